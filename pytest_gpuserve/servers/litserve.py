@@ -109,17 +109,6 @@ class LitServe(AppServer):
         asked = self.app.arguments
         return {key: ServerSetting(_text(value), _requested(asked.get(names[key]))) for key, value in used.items()}
 
-    def read_cold_start(self, site: Site) -> Mapping[str, float]:
-        """See ``ServerKind``: the app's imports until its call of ``run``, and the slowest worker's ``setup``.
-
-        Each worker imports the app once more in between.
-        """
-        setups = [writer.about.setup_seconds for writer in _writers(site) if writer.about.counts == EXECUTIONS]
-        parts = {"import": _facts(site).import_seconds}
-        if setups:
-            parts["setup"] = max(setups)
-        return parts
-
 
 class _Api(msgspec.Struct):
     """Settings of one API, and whether its batches are counted."""
@@ -137,7 +126,6 @@ class _Facts(msgspec.Struct):
     """Facts that the app's process wrote at its call of ``run``; APIs by their paths."""
 
     version: str
-    import_seconds: float
     server: dict[str, Any]
     apis: dict[str, _Api]
 
@@ -147,7 +135,6 @@ class _About(msgspec.Struct):
 
     counts: str
     path: str
-    setup_seconds: float = 0.0
     max_batch_size: int = 1
     batch_timeout: float = 0.0
 

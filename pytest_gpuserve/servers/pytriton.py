@@ -114,12 +114,6 @@ class PyTriton(AppServer):
             for name, value in used.items()
         }
 
-    def read_cold_start(self, site: Site) -> Mapping[str, float]:
-        """See ``ServerKind``: the time until the app made its ``Triton``, and then until that was up."""
-        facts = _facts(site)
-        named = {"import": facts.import_seconds, "triton": facts.triton_seconds}
-        return {name: seconds for name, seconds in named.items() if seconds is not None}
-
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""
         return {"server": self.name, "model": self.model, **self.app.workload()}
@@ -134,15 +128,11 @@ class _Facts(msgspec.Struct):
 
     Args:
         version: The version of nvidia-pytriton.
-        import_seconds: The time until the app made its ``Triton``.
         token: Token for Triton's protected functions; None if they are open.
-        triton_seconds: The time from then until Triton was up; None before.
     """
 
     version: str
-    import_seconds: float
     token: str | None = None
-    triton_seconds: float | None = None
 
 
 def _facts(site: Site) -> _Facts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -16,7 +16,7 @@ from pytest_gpuserve.servers.app import App, AppServer, read_facts
 from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.inside.tally import read_tally
 from pytest_gpuserve.servers.inside.torch_http import READY_PATH
-from pytest_gpuserve.servers.inside.torch_worker import COUNTED, FACTS_FILE, TALLY_FILE
+from pytest_gpuserve.servers.inside.torch_worker import COUNTED, FACTS_FILE, TALLY_FILE, Options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,26 +109,24 @@ class TorchWorker(AppServer):
 
     def launch(self, site: Site) -> Launch:
         """See ``ServerKind``."""
-        options = {
-            "model": self.app.file,
-            "callable": self.callable,
-            "arguments": json.dumps(dict(self.app.arguments)),
-            "host": site.host,
-            "port": site.port,
-            "folder": site.folder,
-            "device": self.device,
-            "workers": self.workers,
-            "max-batch-size": self.max_batch_size,
-            "max-wait-ms": self.max_wait_ms,
-            "seed": self.seed,
-        }
-        flags = [f"--{name}={value}" for name, value in options.items()]
-        if self.weights is not None:
-            flags.append(f"--weights={self.weights}")
-        if self.compile:
-            flags += ["--compile", f"--compile-backend={self._backend}", f"--compile-mode={self.compile_mode or ''}"]
+        options = Options(
+            model=str(self.app.file),
+            callable=self.callable,
+            arguments=dict(self.app.arguments),
+            folder=str(site.folder),
+            host=site.host,
+            port=site.port,
+            device=self.device,
+            seed=self.seed,
+            weights="" if self.weights is None else str(self.weights),
+            compile_backend=self._backend if self.compile else "",
+            compile_mode=self.compile_mode or "",
+            workers=self.workers,
+            max_batch_size=self.max_batch_size,
+            max_wait_ms=self.max_wait_ms,
+        )
         return Launch(
-            argv=(self.app.python, "-m", MODULE, *flags),
+            argv=(self.app.python, "-m", MODULE, json.dumps(asdict(options))),
             environment=with_own_package(site, self.app.environment),
             cwd=self.app.file.parent,
         )

@@ -120,7 +120,7 @@ def test_it_is_ready_when_all_workers_are(tmp_path: Path, states: dict[str, str]
 
 def say(folder: Path, **apis: object) -> None:
     """What a server says of how it is set up."""
-    facts = {"import_seconds": 1.5, "version": "0.2.19", "server": {"devices": "cpu"}}
+    facts = {"version": "0.2.19", "server": {"devices": "cpu"}}
     write_facts(folder / FACTS, {**facts, "apis": {f"/{name}": api for name, api in apis.items()}})
 
 
@@ -139,9 +139,9 @@ def kind(tmp_path: Path, **arguments: Argument) -> LitServe:
     return LitServe(App("litserve_server", app, "app.py", arguments))
 
 
-def worker(site: Site, path: str = "/predict", *sizes: int, seconds: float = 0.5, most: int = 8) -> None:
+def worker(site: Site, path: str = "/predict", *sizes: int, most: int = 8) -> None:
     """A worker that executed batches of these sizes in a microsecond each."""
-    about = {"setup_seconds": seconds, "max_batch_size": most, "batch_timeout": 0.01}
+    about = {"max_batch_size": most, "batch_timeout": 0.01}
     tally = open_tally(site.folder / "litserve", EXECUTIONS, path, most, **about)
     for size in sizes:
         tally.executed(size, 1000)

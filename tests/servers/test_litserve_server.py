@@ -122,7 +122,6 @@ def test_two_workers_that_batch(project: Project) -> None:
         assert (settings["max_batch_size"].used, settings["max_batch_size"].asked) == ("3", "4")
         assert not settings["batch_timeout"].differs
         assert (settings["workers"].used, settings["worker_starts"].used) == ("2", "2")
-        assert list(instance.cold_start_parts) == ["import", "setup"]
         assert instance.process is not None
         assert listening(instance.process.tree()) == {("127.0.0.1", instance.site.port)}
         assert post(instance, FAIL)[0] == 500

@@ -122,7 +122,6 @@ def test_two_models_are_counted(project: Project) -> None:
         settings = instance.settings
         assert (settings["max_batch_size"].used, settings["max_batch_size"].asked) == ("4", "4")
         assert not settings["max_queue_delay_us"].differs
-        assert list(instance.cold_start_parts) == ["import", "triton"]
         assert instance.process is not None
         commands = [" ".join(process.cmdline()) for process in instance.process.tree()]
         assert any("--allow-gpu-metrics False" in command for command in commands)

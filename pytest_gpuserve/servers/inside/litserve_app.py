@@ -14,7 +14,6 @@ import importlib
 import importlib.metadata
 import inspect
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,14 +24,13 @@ from pytest_gpuserve.servers.inside.litserve_worker import FACTS, AnswerCounter,
 MODULE: Final = "pytest_gpuserve.servers.inside.litserve_app"
 
 
-def prepare(litserve: Any, *, host: str, port: int, folder: Path, began: float) -> None:  # noqa: ANN401 - see `main`
+def prepare(litserve: Any, *, host: str, port: int, folder: Path) -> None:  # noqa: ANN401 - see `main`
     """Make each ``LitServer`` count, and run on the given port.
 
     Its methods are replaced in place, because apps subclass and pickle the class, and check for it.
 
     Args:
         folder: Folder of facts and tallies.
-        began: Start of this program by `time.perf_counter`.
     """
     server_class = litserve.LitServer
     litserve.Callback.register(WorkerCallback)
@@ -51,7 +49,6 @@ def prepare(litserve: Any, *, host: str, port: int, folder: Path, began: float) 
         options = {**asked, **extra, "host": host, "port": port, "generate_client_file": False}
         apis = list(server.litapi_connector)
         facts = {
-            "import_seconds": time.perf_counter() - began,
             "version": importlib.metadata.version("litserve"),
             "server": _server_facts(server, options),
             "apis": {api.api_path: _api_facts(server, api) for api in apis},
@@ -117,7 +114,6 @@ def main() -> None:
     parser.add_argument("app", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    began = time.perf_counter()
     try:
         litserve = importlib.import_module("litserve")
     except ModuleNotFoundError as missing:
@@ -125,7 +121,7 @@ def main() -> None:
             f"litserve_server: {sys.executable} cannot import {missing.name}: install litserve there, or name the"
             " interpreter that has it: python=..."
         )
-    prepare(litserve, host=options.host, port=options.port, folder=options.folder, began=began)
+    prepare(litserve, host=options.host, port=options.port, folder=options.folder)
     sys.argv[0] = str(options.app)
     run_as_main(options.app, options.arguments, scratch=options.folder)
 

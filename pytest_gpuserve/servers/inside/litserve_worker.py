@@ -119,21 +119,15 @@ class WorkerCallback:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.began = 0.0
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("on_"):
             return _nothing
         raise AttributeError(name)
 
-    def on_before_setup(self, **_: object) -> None:
-        """Time the model's setup."""
-        self.began = time.perf_counter()
-
     def on_after_setup(self, lit_api: Any, **_: object) -> None:  # noqa: ANN401 - LitServe is not imported here
         """Count from now on: executions within ``setup``, such as a warm-up, are not requests."""
         try:
-            seconds = time.perf_counter() - self.began
             if not is_counted(lit_api):
                 return
             tally = open_tally(
@@ -141,7 +135,6 @@ class WorkerCallback:
                 EXECUTIONS,
                 lit_api.api_path,
                 lit_api.max_batch_size,
-                setup_seconds=seconds,
                 max_batch_size=lit_api.max_batch_size,
                 batch_timeout=lit_api.batch_timeout,
                 device=str(lit_api.device),

@@ -14,7 +14,6 @@ import functools
 import importlib
 import importlib.metadata
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,22 +35,20 @@ ELSEWHERE: Final = ("allow_sagemaker", "allow_vertex_ai")
 """Options with ports of their own, on all addresses."""
 
 
-def prepare(triton: Any, *, host: str, ports: dict[str, int], folder: Path, began: float) -> None:  # noqa: ANN401 - see `main`
+def prepare(triton: Any, *, host: str, ports: dict[str, int], folder: Path) -> None:  # noqa: ANN401 - see `main`
     """Make each ``Triton`` run on the given ports.
 
-    Its methods are replaced in place, so that apps find the class they know. HTTP, gRPC and metrics are all on, because
+    Its method is replaced in place, so that apps find the class they know. HTTP, gRPC and metrics are all on, because
     unused ports cost nothing.
 
     Args:
         folder: Folder of facts and of pytriton's workspace.
-        began: Start of this program by `time.perf_counter`.
     """
     server_class = triton.Triton
-    init, connect = server_class.__init__, server_class.connect
+    init = server_class.__init__
 
     @functools.wraps(init)
     def moved_init(server: Any, *, config: Any = None, workspace: Any = None, **more: Any) -> None:  # noqa: ANN401
-        began_triton = time.perf_counter()
         # Triton's wheel has an old DCGM for its GPU metrics, and the session's own sampler reads the GPU.
         options: dict[str, object] = {"exit_timeout_secs": EXIT_SECONDS, "allow_gpu_metrics": False}
         for name, port in ports.items():
@@ -70,21 +67,10 @@ def prepare(triton: Any, *, host: str, ports: dict[str, int], folder: Path, bega
         facts = {
             "version": importlib.metadata.version("nvidia-pytriton"),
             "token": server.get_access_token() if hasattr(server, "get_access_token") else None,
-            "import_seconds": began_triton - began,
         }
         write_facts(folder / FACTS, facts)
-        server.gpuserve = (facts, began_triton)
-
-    @functools.wraps(connect)
-    def timed_connect(server: Any) -> None:  # noqa: ANN401 - pytriton is not imported here
-        connect(server)
-        facts, began_triton = server.gpuserve
-        if "triton_seconds" not in facts:
-            facts["triton_seconds"] = time.perf_counter() - began_triton
-            write_facts(folder / FACTS, facts)
 
     server_class.__init__ = moved_init
-    server_class.connect = timed_connect
 
 
 def main() -> None:
@@ -97,10 +83,9 @@ def main() -> None:
     parser.add_argument("app", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    began = time.perf_counter()
     ports = {name: getattr(options, name) for name in PORTS}
     triton = importlib.import_module("pytriton.triton")
-    prepare(triton, host=options.host, ports=ports, folder=options.folder, began=began)
+    prepare(triton, host=options.host, ports=ports, folder=options.folder)
     sys.argv[0] = str(options.app)
     run_as_main(options.app, options.arguments, scratch=options.folder)
 

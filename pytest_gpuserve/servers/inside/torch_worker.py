@@ -1,11 +1,10 @@
 """The torch worker's process: a model behind an HTTP port, and the parts of its start.
 
-``python -m pytest_gpuserve.servers.inside.torch_worker --model=model.py --callable=build --port=PORT --folder=PATH``
+``python -m pytest_gpuserve.servers.inside.torch_worker OPTIONS``, where `Options` are JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -16,6 +15,7 @@ import time
 import traceback
 import warnings
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -25,7 +25,7 @@ from pytest_gpuserve.servers.inside.tally import MOST_SIZES, Tally
 from pytest_gpuserve.servers.inside.torch_http import HttpServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 TALLY_FILE: Final = "torch-worker.tally"
 FACTS_FILE: Final = "torch-worker.json"
@@ -59,9 +59,40 @@ FIRST_REQUEST: Final = "first request"
 part of `FIRST_REQUEST`."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+@dataclass(frozen=True)
+class Options:
+    """Options of a worker.
+
+    Args:
+        model: The file with the callable.
+        callable: Name of the callable that returns the module.
+        arguments: Its keyword arguments.
+        folder: Place of the counters and facts.
+        weights: A state dict; empty for the model's initial weights, from ``seed``.
+        compile_backend: Backend of ``torch.compile``; empty for a model that is not compiled.
+        compile_mode: Its mode; empty for its default.
+        max_wait_ms: Longest wait of a request for others, in milliseconds.
+    """
+
+    model: str
+    callable: str
+    arguments: dict[str, object]
+    folder: str
+    host: str
+    port: int
+    device: str
+    seed: int
+    weights: str
+    compile_backend: str
+    compile_mode: str
+    workers: int
+    max_batch_size: int
+    max_wait_ms: float
+
+
+def main() -> None:
     """Serve until SIGTERM; a failed start writes its reason to stderr and exits with 1."""
-    options = _parser().parse_args(arguments)
+    options = Options(**json.loads(sys.argv[1]))
     # An orderly exit would wait for threads that are in the middle of a request.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     parts: dict[str, float] = {}
@@ -76,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _give_up(f"torch_worker: the model did not start: {type(problem).__name__}: {problem}")
 
 
-def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> None:  # noqa: ANN401 -- a module
+def _serve(torch: Any, options: Options, parts: dict[str, float]) -> None:  # noqa: ANN401 -- a module
     # Their imports include torch.
     from pytest_gpuserve.servers.inside.torch_model import (  # noqa: PLC0415
         Execution,
@@ -96,33 +127,33 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
     # Bytes of requests are only read.
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
     device = _device(torch, options.device)
-    sys.path.insert(0, str(options.model.parent))
+    folder, file = Path(options.folder), Path(options.model)
+    sys.path.insert(0, str(file.parent))
     with _timed(parts, BUILD):
-        build = load_callable(options.model, options.callable)
-        model = built_model(build, json.loads(options.arguments), options.seed)
+        model = built_model(load_callable(file, options.callable), options.arguments, options.seed)
     with _timed(parts, LOAD):
         if options.weights:
-            fill(model, options.weights, device)
+            fill(model, Path(options.weights), device)
         model = model.eval().to(device)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     names = parameter_names(model)
     settings = {**_facts(torch, options), **parameter_facts(model)}
-    if options.compile:
+    if options.compile_backend:
         with _timed(parts, COMPILE_CALL):
             # Not module.compile(), which does not compile torch's own containers, such as Sequential.
             model = torch.compile(model, backend=options.compile_backend, mode=options.compile_mode or None)
-    records = options.compile and uses_cuda_graphs(device.type, options.compile_backend, options.compile_mode)
+    records = uses_cuda_graphs(device.type, options.compile_backend, options.compile_mode)
     batching = options.max_batch_size > 1
     executions = [Execution(model, names, device, batching=batching) for _ in range(options.workers)]
-    tally = Tally(options.folder / TALLY_FILE, MOST_SIZES, COUNTED)
+    tally = Tally(folder / TALLY_FILE, MOST_SIZES, COUNTED)
     facts = {"cold_start": parts, "settings": settings}
 
     def first(seconds: float) -> None:
         parts[FIRST_REQUEST] = seconds
-        write_facts(options.folder / FACTS_FILE, facts)
+        write_facts(folder / FACTS_FILE, facts)
 
-    write_facts(options.folder / FACTS_FILE, facts)
+    write_facts(folder / FACTS_FILE, facts)
     _raise_file_limit()
     service = Service(
         tally,
@@ -135,26 +166,6 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
     )
     vital(HttpServer((options.host, options.port), options.callable, service.infer).serve_forever)
     service.run()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="torch_worker", allow_abbrev=False)
-    parser.add_argument("--model", type=Path, required=True, help="the file with the callable")
-    parser.add_argument("--callable", required=True, help="the callable that returns the module")
-    parser.add_argument("--arguments", default="{}", help="its keyword arguments, as JSON")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, required=True, help="where requests arrive")
-    parser.add_argument("--folder", type=Path, required=True, help="where counters go")
-    parser.add_argument("--weights", type=Path, help="a state dict")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--compile-backend", default="inductor")
-    parser.add_argument("--compile-mode", default="")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--max-batch-size", type=int, default=1)
-    parser.add_argument("--max-wait-ms", type=float, default=0.0)
-    return parser
 
 
 def _import_torch() -> Any:  # noqa: ANN401 -- a module
@@ -181,10 +192,10 @@ def _device(torch: Any, name: str) -> Any:  # noqa: ANN401 -- torch's
     return device
 
 
-def _facts(torch: Any, options: argparse.Namespace) -> dict[str, str]:  # noqa: ANN401 -- a module
+def _facts(torch: Any, options: Options) -> dict[str, str]:  # noqa: ANN401 -- a module
     """Settings of this process, as text."""
     return {
-        "compile_backend": options.compile_backend if options.compile else "",
+        "compile_backend": options.compile_backend,
         "compile_mode": options.compile_mode,
         "device": options.device,
         "workers": str(options.workers),
