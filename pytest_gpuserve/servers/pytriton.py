@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import msgspec
 
-from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.servers.app import AppServer, read_facts
 from pytest_gpuserve.servers.base import Launch, inherited_environment, with_own_package
 from pytest_gpuserve.servers.inside.pytriton_app import FACTS, MODULE, PORTS
-from pytest_gpuserve.servers.triton_api import STATISTICS, Roles, counters_of, query_triton
+from pytest_gpuserve.servers.triton_api import STATISTICS, Roles, counters_of, query_triton, read_config, read_version
 from pytest_gpuserve.servers.triton_config import used_settings
 from pytest_gpuserve.servers.triton_install import find_triton
 
@@ -92,7 +92,7 @@ class PyTriton(AppServer):
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; every model of the app is a part."""
         roles = Roles(self.model, self.model, (self.model,))
-        return counters_of(_ask(site, STATISTICS), roles)
+        return counters_of(query_triton(site, STATISTICS, headers=_owner_headers(site)), roles)
 
     def owner_headers(self, site: Site) -> Mapping[str, str]:
         """See ``Guarded``: pytriton protects shared memory, statistics and others with a token."""
@@ -100,18 +100,15 @@ class PyTriton(AppServer):
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; the requested values are the app's arguments of the same names."""
-        config, server = _ask(site, f"{self._path}/config"), _ask(site, "/v2")
-        try:
-            used = {**used_settings(config), "triton": str(server["version"])}
-        except (LookupError, TypeError, ValueError) as problem:
-            raise ServerFailed(
-                "pytriton's settings make no sense", found=f"{type(problem).__name__}: {problem}"
-            ) from None
-        used["pytriton"] = _facts(site).version
+        headers = _owner_headers(site)
+        used = {**used_settings(read_config(site, self.model, headers=headers)), "pytriton": _facts(site).version}
         asked = self.app.arguments
         return {
-            name: ServerSetting(value, None if asked.get(name) is None else str(asked[name]))
-            for name, value in used.items()
+            "triton": read_version(site, headers=headers),
+            **{
+                name: ServerSetting(value, None if asked.get(name) is None else str(asked[name]))
+                for name, value in used.items()
+            },
         }
 
     def workload(self) -> Mapping[str, str]:
@@ -142,15 +139,6 @@ def _facts(site: Site) -> _Facts:
         who="the app's Triton",
         remedy="make pytriton.triton.Triton(...) in the process of the app itself",
     )
-
-
-def _ask(site: Site, path: str) -> Any:  # noqa: ANN401 - whatever JSON it is
-    """Query the app's Triton for JSON, as its owner.
-
-    Raises:
-        ServerFailed: It did not answer, or not with 200, or not in JSON.
-    """
-    return query_triton(site, path, headers=_owner_headers(site))
 
 
 def _owner_headers(site: Site) -> dict[str, str]:

@@ -19,7 +19,14 @@ from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import Launch, TellsNothing, digests, inherited_environment
-from pytest_gpuserve.servers.triton_api import STATISTICS, counters_of, query_triton, read_configs, roles_of
+from pytest_gpuserve.servers.triton_api import (
+    STATISTICS,
+    counters_of,
+    query_triton,
+    read_configs,
+    read_version,
+    roles_of,
+)
 from pytest_gpuserve.servers.triton_config import (
     Repository,
     fingerprints,
@@ -153,16 +160,9 @@ class Triton(TellsNothing):
             self._roles(site)
         except UsageProblem as problem:
             raise ServerFailed(problem.summary, found=problem.found, remedies=problem.remedies) from None
-        server = query_triton(site, "/v2")
-        settings = {"triton": ServerSetting(str(server.get("version")) if isinstance(server, dict) else None)}
+        settings = {"triton": read_version(site)}
         for name, config in read_configs(site).items():
-            try:
-                used = used_settings(config)
-            except (LookupError, TypeError, ValueError) as problem:
-                raise ServerFailed(
-                    f"Triton's configuration of model {name} makes no sense", found=str(problem) or repr(problem)
-                ) from None
-            asked = requested_settings(self._repository.config(name))
+            used, asked = used_settings(config), requested_settings(self._repository.config(name))
             settings.update({f"{name}.{key}": ServerSetting(value, asked.get(key)) for key, value in used.items()})
         return settings
 

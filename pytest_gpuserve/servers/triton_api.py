@@ -12,26 +12,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from urllib.parse import quote
 
+import msgspec
+
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.counters import Counters, StageTime, added
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime, added
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.servers.query import fetch
+from pytest_gpuserve.servers.triton_config import ServedConfig, served_config
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytest_gpuserve.servers.base import Site
 
 READY: Final = "READY"
-
-Config = Mapping[str, Any]
-"""A model's configuration from the server, with defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def query_triton(site: Site, path: str, *, method: str = "GET", headers: Mapping
         raise ServerFailed(f"Triton's answer to {asked} is not JSON", found=said) from None
 
 
-def read_configs(site: Site) -> dict[str, Config]:
+def read_configs(site: Site) -> dict[str, ServedConfig]:
     """The configuration of every loaded model, by name.
 
     Raises:
@@ -80,12 +81,30 @@ def read_configs(site: Site) -> dict[str, Config]:
     if not isinstance(index, list) or not all(isinstance(entry, dict) and "name" in entry for entry in index):
         raise ServerFailed("Triton's list of models makes no sense", found=excerpt(repr(index), os.environ))
     names = sorted({str(entry["name"]) for entry in index if entry.get("state") == READY})
-    configs = {name: query_triton(site, f"/v2/models/{quote(name, safe='')}/config") for name in names}
-    for name, config in configs.items():
-        if not isinstance(config, dict):
-            found = excerpt(repr(config), os.environ)
-            raise ServerFailed(f"Triton's configuration of model {name} makes no sense", found=found)
-    return configs
+    return {name: read_config(site, name) for name in names}
+
+
+def read_config(site: Site, model: str, *, headers: Mapping[str, str] | None = None) -> ServedConfig:
+    """The configuration of a model.
+
+    Raises:
+        ServerFailed: Triton does not answer, or its answer is invalid.
+    """
+    answer = query_triton(site, f"/v2/models/{quote(model, safe='')}/config", headers=headers)
+    try:
+        return served_config(answer)
+    except ValueError as problem:
+        raise ServerFailed(f"Triton's configuration of model {model} makes no sense", found=str(problem)) from None
+
+
+def read_version(site: Site, *, headers: Mapping[str, str] | None = None) -> ServerSetting:
+    """The version of a running Triton, as a setting.
+
+    Raises:
+        ServerFailed: Triton does not answer.
+    """
+    server = query_triton(site, "/v2", headers=headers)
+    return ServerSetting(str(server.get("version")) if isinstance(server, dict) else None)
 
 
 @lru_cache(maxsize=8)
@@ -99,7 +118,7 @@ def roles_of(site: Site, *, model: str | None, asked: str | None) -> Roles:
     return choose_roles(read_configs(site), model=model, asked=asked)
 
 
-def choose_roles(configs: Mapping[str, Config], *, model: str | None, asked: str | None) -> Roles:
+def choose_roles(configs: Mapping[str, ServedConfig], *, model: str | None, asked: str | None) -> Roles:
     """Choose the requested and the counted model, by the configurations alone.
 
     The default of ``asked`` is the only ensemble, else the counted model. The default of ``model`` is the only model
@@ -121,7 +140,7 @@ def choose_roles(configs: Mapping[str, Config], *, model: str | None, asked: str
                 found=", ".join(sorted(configs)) or "no model is loaded",
                 remedies=[f"name one of these by {argument}=, or have it loaded by models="],
             )
-    ensembles = [name for name in configs if _steps(configs[name])]
+    ensembles = [name for name in configs if configs[name].steps]
     if model in ensembles:
         raise UsageProblem(
             f"triton_server: model={model!r} is an ensemble, which does not batch itself",
@@ -136,8 +155,8 @@ def choose_roles(configs: Mapping[str, Config], *, model: str | None, asked: str
     return Roles(asked or counted, counted, tuple(dict.fromkeys((*pipeline, counted))))
 
 
-def _only_one_that_batches(pool: tuple[str, ...], asked: str | None, configs: Mapping[str, Config]) -> str:
-    batching = [name for name in pool if _batches(configs[name])]
+def _only_one_that_batches(pool: tuple[str, ...], asked: str | None, configs: Mapping[str, ServedConfig]) -> str:
+    batching = [name for name in pool if configs[name].batches]
     if asked in batching:
         return str(asked)
     if len(batching) == 1:
@@ -152,24 +171,13 @@ def _only_one_that_batches(pool: tuple[str, ...], asked: str | None, configs: Ma
     )
 
 
-def _batches(config: Config) -> bool:
-    size = config.get("max_batch_size")
-    return isinstance(size, int) and size > 1 and ("dynamic_batching" in config or "sequence_batching" in config)
-
-
-def _steps(config: Config) -> tuple[str, ...]:
-    scheduling = config.get("ensemble_scheduling")
-    steps = scheduling.get("step") if isinstance(scheduling, Mapping) else None
-    return tuple(str(step["model_name"]) for step in steps or () if isinstance(step, Mapping) and "model_name" in step)
-
-
-def _parts(name: str | None, configs: Mapping[str, Config]) -> tuple[str, ...]:
+def _parts(name: str | None, configs: Mapping[str, ServedConfig]) -> tuple[str, ...]:
     """Models of an ensemble, including those of nested ensembles; each once, in order."""
     found: dict[str, None] = {}
-    todo = list(_steps(configs.get(name or "", {})))
+    todo = list(configs[name].steps if name in configs else ())
     while todo:
         step = todo.pop(0)
-        inner = _steps(configs.get(step, {}))
+        inner = configs[step].steps if step in configs else ()
         if inner:
             # The recursion ends, because Triton does not load an ensemble that contains itself.
             todo[:0] = inner
@@ -181,14 +189,45 @@ def _parts(name: str | None, configs: Mapping[str, Config]) -> tuple[str, ...]:
 STATISTICS: Final = "/v2/models/stats"
 """Path of the statistics of all models, which are then read at the same time."""
 
-PER_REQUEST: Final = {
-    "request.input": "compute_input",
-    "request.infer": "compute_infer",
-    "request.output": "compute_output",
-}
-"""Stages by request: each request counts the whole time of its batch."""
-
 _NS: Final = 1e-9
+
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Spent(msgspec.Struct):
+    count: _Count
+    ns: _Count
+
+    @property
+    def time(self) -> StageTime:
+        return StageTime(self.ns * _NS, self.count)
+
+
+class _BatchStats(msgspec.Struct):
+    batch_size: _Count
+    compute_input: _Spent
+    compute_infer: _Spent
+    compute_output: _Spent
+
+
+class _InferenceStats(msgspec.Struct):
+    success: _Spent
+    queue: _Spent
+    compute_input: _Spent
+    compute_infer: _Spent
+    compute_output: _Spent
+
+
+class _ModelStats(msgspec.Struct):
+    name: str
+    inference_count: _Count
+    execution_count: _Count
+    inference_stats: _InferenceStats
+    batch_stats: list[_BatchStats]
+
+
+class _Statistics(msgspec.Struct):
+    model_stats: list[_ModelStats]
 
 
 def counters_of(answer: object, roles: Roles) -> Counters:
@@ -211,9 +250,13 @@ def counters_of(answer: object, roles: Roles) -> Counters:
         ServerFailed: The answer is invalid, or lacks a model.
     """
     try:
-        parts = _models(answer)
-    except (LookupError, TypeError, ValueError) as problem:
-        raise ServerFailed("Triton's statistics make no sense", found=f"{type(problem).__name__}: {problem}") from None
+        told = msgspec.convert(answer, _Statistics)
+    except ValueError as problem:
+        raise ServerFailed("Triton's statistics make no sense", found=str(problem)) from None
+    versions: dict[str, list[Counters]] = {}
+    for model in told.model_stats:
+        versions.setdefault(model.name, []).append(_version(model))
+    parts = {name: whole for name, found in versions.items() if (whole := added(found)) is not None}
     for name in (roles.counted, roles.asked):
         if name not in parts:
             raise ServerFailed(
@@ -230,62 +273,27 @@ def counters_of(answer: object, roles: Roles) -> Counters:
     )
 
 
-def _models(answer: object) -> dict[str, Counters]:
-    versions: dict[str, list[Counters]] = {}
-    for entry in _list(_object(answer)["model_stats"]):
-        model = _object(entry)
-        name = model["name"]
-        if not isinstance(name, str):
-            raise TypeError(f"{name!r} is not a name")
-        versions.setdefault(name, []).append(_version(model))
-    return {name: whole for name, found in versions.items() if (whole := added(found)) is not None}
-
-
-def _version(model: Mapping[str, Any]) -> Counters:
-    requests = _object(model["inference_stats"])
+def _version(model: _ModelStats) -> Counters:
+    requests = model.inference_stats
     sizes: dict[str, int] = {}
-    nanoseconds = 0
-    for entry in map(_object, _list(model["batch_stats"])):
-        size = str(_whole(entry, "batch_size"))
-        count = _whole(_object(entry["compute_infer"]), "count")
-        sizes[size] = sizes.get(size, 0) + count
-        nanoseconds += sum(_whole(_object(entry[key]), "ns") for key in PER_REQUEST.values())
-    success = _time(requests["success"])
+    for batch in model.batch_stats:
+        size = str(batch.batch_size)
+        sizes[size] = sizes.get(size, 0) + batch.compute_infer.count
+    nanoseconds = sum(
+        batch.compute_input.ns + batch.compute_infer.ns + batch.compute_output.ns for batch in model.batch_stats
+    )
     return Counters(
-        items=_whole(model, "inference_count"),
-        batches=_whole(model, "execution_count"),
+        items=model.inference_count,
+        batches=model.execution_count,
         batch_sizes={size: count for size, count in sizes.items() if count},
         stages={
-            SERVER: success,
-            QUEUE: _time(requests["queue"]),
+            SERVER: requests.success.time,
+            QUEUE: requests.queue.time,
             COMPUTE: StageTime(nanoseconds * _NS, sum(sizes.values())),
-            **{stage: _time(requests[key]) for stage, key in PER_REQUEST.items()},
+            # By request: each counts the whole time of its batch.
+            "request.input": requests.compute_input.time,
+            "request.infer": requests.compute_infer.time,
+            "request.output": requests.compute_output.time,
         },
-        requests=success.count,
+        requests=requests.success.count,
     )
-
-
-def _time(value: object) -> StageTime:
-    entry = _object(value)
-    return StageTime(_whole(entry, "ns") * _NS, _whole(entry, "count"))
-
-
-def _whole(entry: Mapping[str, Any], key: str) -> int:
-    value = entry[key]
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{key} is {value!r}, no whole number")
-    if value < 0:
-        raise ValueError(f"{key} is {value}")
-    return value
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{str(value)[:80]!r} is not an object")
-    return value
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise TypeError(f"{str(value)[:80]!r} is not a list")
-    return value

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.process.extras import import_extra
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 CONFIG_FILE: Final = "config.pbtxt"
@@ -201,27 +202,66 @@ def _kind_name(group: Any) -> str:  # noqa: ANN401 -- a message of protobuf
         return str(group.kind)
 
 
-def used_settings(config: Mapping[str, object]) -> dict[str, str]:
-    """Settings of a running Triton, from its answer to ``GET /v2/models/MODEL/config``.
+class _Batching(msgspec.Struct):
+    preferred_batch_size: list[int] = []
+    max_queue_delay_microseconds: int = 0
+
+
+class _Group(msgspec.Struct):
+    kind: str
+    count: int
+    gpus: list[int] = []
+
+
+class _Step(msgspec.Struct):
+    model_name: str
+
+
+class _Ensemble(msgspec.Struct):
+    step: list[_Step] = []
+
+
+class ServedConfig(msgspec.Struct):
+    """A model's configuration in a running Triton: its answer to ``GET /v2/models/MODEL/config``."""
+
+    max_batch_size: int
+    dynamic_batching: _Batching | None = None
+    sequence_batching: dict[str, object] | None = None
+    ensemble_scheduling: _Ensemble | None = None
+    instance_group: list[_Group] = []
+
+    @property
+    def batches(self) -> bool:
+        """Whether it joins requests."""
+        return self.max_batch_size > 1 and (self.dynamic_batching is not None or self.sequence_batching is not None)
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Models of an ensemble; empty for others."""
+        return () if self.ensemble_scheduling is None else tuple(s.model_name for s in self.ensemble_scheduling.step)
+
+
+def served_config(answer: object) -> ServedConfig:
+    """Read a configuration from Triton's JSON, which has 64-bit numbers as texts.
 
     Raises:
-        LookupError, TypeError, ValueError: The answer is invalid.
+        ValueError: The answer is invalid.
     """
-    used = {"max_batch_size": str(_whole(config["max_batch_size"]))}
-    if "ensemble_scheduling" in config:
+    return msgspec.convert(answer, ServedConfig, strict=False)
+
+
+def used_settings(config: ServedConfig) -> dict[str, str]:
+    """Settings of a running model."""
+    used = {"max_batch_size": str(config.max_batch_size)}
+    if config.ensemble_scheduling is not None:
         return used
-    batching = config.get("dynamic_batching")
+    batching = config.dynamic_batching
     if batching is None:
         used["preferred_batch_size"] = used["max_queue_delay_us"] = NOT_BATCHED
     else:
-        batching = _mapping(batching)
-        sizes = tuple(_whole(size) for size in _list(batching.get("preferred_batch_size", [])))
-        used["preferred_batch_size"] = _sizes_text(sizes)
-        used["max_queue_delay_us"] = str(_whole(batching.get("max_queue_delay_microseconds", 0)))
-    groups = []
-    for entry in map(_mapping, _list(config.get("instance_group", []))):
-        kind = str(entry["kind"]).removeprefix("KIND_")
-        groups.append(_group_text(_whole(entry["count"]), kind, map(_whole, _list(entry.get("gpus", [])))))
+        used["preferred_batch_size"] = _sizes_text(batching.preferred_batch_size)
+        used["max_queue_delay_us"] = str(batching.max_queue_delay_microseconds)
+    groups = [_group_text(each.count, each.kind.removeprefix("KIND_"), each.gpus) for each in config.instance_group]
     used["instances"] = ", ".join(groups)
     return used
 
@@ -234,22 +274,3 @@ def _sizes_text(sizes: Iterable[int]) -> str:
 def _group_text(count: int, kind: str, gpus: Iterable[int]) -> str:
     """``2 x CPU``, ``1 x GPU 0 1``."""
     return " ".join([f"{count} x {kind}", *map(str, gpus)])
-
-
-def _whole(value: object) -> int:
-    # Protobuf writes 64-bit numbers as strings in JSON.
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise TypeError(f"{value!r} is not a whole number")
-    return int(value)
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r} is not an object")
-    return value
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is not a list")
-    return value

@@ -15,6 +15,7 @@ from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import StageTime
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.triton_api import Roles, choose_roles, counters_of
+from pytest_gpuserve.servers.triton_config import ServedConfig, served_config
 
 MS = 1_000_000
 CHAIN = Roles(asked="chain", counted="core", pipeline=("pre", "core"))
@@ -151,6 +152,11 @@ def test_versions_of_a_model_are_added(first: dict[int, int], second: dict[int, 
     assert counters.stages[QUEUE].seconds == pytest.approx(0.005)
 
 
+def served(configs: dict[str, Any]) -> dict[str, ServedConfig]:
+    """These configurations, as they are read from a server."""
+    return {name: served_config(config) for name, config in configs.items()}
+
+
 BATCHING = {"max_batch_size": 8, "dynamic_batching": {}}
 PLAIN = {"max_batch_size": 8}
 SINGLE = {"max_batch_size": 0}
@@ -192,7 +198,7 @@ BOTH = {"a": BATCHING, "b": BATCHING}
 )
 def test_what_is_counted(configs: dict[str, Any], model: str | None, asked: str | None, roles: Roles) -> None:
     """By the configurations alone it is told which model is asked and which one batches."""
-    assert choose_roles(configs, model=model, asked=asked) == roles
+    assert choose_roles(served(configs), model=model, asked=asked) == roles
 
 
 @pytest.mark.parametrize(
@@ -212,6 +218,6 @@ def test_what_cannot_be_told_is_asked_for(
 ) -> None:
     """Where more than one model may be meant, none is guessed."""
     with pytest.raises(UsageProblem) as problem:
-        choose_roles(configs, model=model, asked=asked)
+        choose_roles(served(configs), model=model, asked=asked)
     assert message in str(problem.value)
     assert "model=" in str(problem.value) or "asked=" in str(problem.value)
