@@ -78,8 +78,8 @@ class LitServe(AppServer):
         apis = _facts(site).apis
         if not all(api.counted for api in apis.values()):
             return None
-        writers = _writers(site)
-        parts = {path: _counters_of(path, writers) for path in sorted(apis)}
+        tallies = _tallies(site)
+        parts = {path: _counters_of(path, tallies) for path in sorted(apis)}
         whole = added(list(parts.values()))
         if whole is None or len(parts) == 1:
             return whole
@@ -90,24 +90,23 @@ class LitServe(AppServer):
 
         The requested values are the app's arguments of the same names.
         """
-        facts = _facts(site)
-        used: dict[str, object] = {"litserve": facts.version, **facts.server}
-        names = {name: name for name in used}
-        writers = [writer for writer in _writers(site) if writer.about.counts == EXECUTIONS]
+        facts, asked = _facts(site), self.app.arguments
+        used: dict[tuple[str, str], object] = {("litserve", ""): facts.version}
+        used |= {(name, ""): value for name, value in facts.server.items()}
+        workers = [about for about, _ in _tallies(site) if about.counts == EXECUTIONS]
         for path, api in sorted(facts.apis.items()):
-            own = [writer.about for writer in writers if writer.about.path == path]
+            own = [about for about in workers if about.path == path]
             found = msgspec.structs.asdict(api)
             del found["counted"]
             for name in ("max_batch_size", "batch_timeout"):
                 # A model may choose them once it knows its device.
                 found[name] = _agreed([getattr(about, name) for about in own]) or found[name]
             found["worker_starts"] = len(own) if api.counted else None
-            for name, value in found.items():
-                key = name if len(facts.apis) == 1 else f"{name} {path}"
-                used[key] = value
-                names[key] = name
-        asked = self.app.arguments
-        return {key: ServerSetting(_text(value), _requested(asked.get(names[key]))) for key, value in used.items()}
+            used |= {(name, "" if len(facts.apis) == 1 else f" {path}"): value for name, value in found.items()}
+        return {
+            name + of_api: ServerSetting(_text(value), _requested(asked.get(name)))
+            for (name, of_api), value in used.items()
+        }
 
 
 class _Api(msgspec.Struct):
@@ -139,14 +138,6 @@ class _About(msgspec.Struct):
     batch_timeout: float = 0.0
 
 
-@dataclass(frozen=True)
-class _Writer:
-    """A process of the server that counts."""
-
-    about: _About
-    tally: Path
-
-
 def _folder(site: Site) -> Path:
     return site.folder / "litserve"
 
@@ -160,26 +151,25 @@ def _facts(site: Site) -> _Facts:
     )
 
 
-def _writers(site: Site) -> list[_Writer]:
-    """All processes that have counted so far, including dead ones."""
-    writers = []
+def _tallies(site: Site) -> list[tuple[_About, Path]]:
+    """Tallies of all processes that have counted so far, including dead ones, each with its facts."""
+    found = []
     for tally in sorted(_folder(site).glob(f"*{SUFFIX}")):
         try:
-            about = msgspec.json.decode(tally.with_suffix(".json").read_bytes(), type=_About)
-            writers.append(_Writer(about, tally))
+            found.append((msgspec.json.decode(tally.with_suffix(".json").read_bytes(), type=_About), tally))
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
             raise ServerFailed("litserve's counts make no sense", found=f"{tally.name}: {problem!r}") from None
-    return writers
+    return found
 
 
-def _counters_of(path: str, writers: Sequence[_Writer]) -> Counters:
+def _counters_of(path: str, tallies: Sequence[tuple[_About, Path]]) -> Counters:
     """Executions and answers of one API.
 
     Raises:
         ServerFailed: The API answers, but its workers do not count.
     """
     executions, answers = (
-        [read_tally(writer.tally) for writer in writers if (writer.about.path, writer.about.counts) == (path, counts)]
+        [read_tally(tally) for about, tally in tallies if (about.path, about.counts) == (path, counts)]
         for counts in (EXECUTIONS, ANSWERS)
     )
     requests = sum(reading.values["executions"] for reading in answers)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,12 +16,11 @@ from pytest_gpuserve.servers.instance import check_length
 from pytest_gpuserve.servers.metric_names import bucket_counts, check_counts, is_count, read_samples, scrape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from prometheus_client.samples import Sample
 
-    from pytest_gpuserve.servers.base import Argument, Site
+    from pytest_gpuserve.servers.base import Site
 
 NAMESPACE = "mosec_service"
 TOTAL = "total"
@@ -38,7 +36,9 @@ LONGEST_SOCKET_FOLDER = 75
 """Longest folder: Linux limits a Unix socket's path to 107 bytes, and mosec appends ``/ipc_Worker_1.socket``."""
 
 
-class _Stage(msgspec.Struct):
+class Stage(msgspec.Struct):
+    """A stage of a pipeline."""
+
     worker: str
     max_batch_size: int
     max_wait_time: int
@@ -47,7 +47,7 @@ class _Stage(msgspec.Struct):
 class _Config(msgspec.Struct):
     capacity: int
     timeout: int
-    runtimes: list[_Stage]
+    runtimes: list[Stage]
 
 
 @dataclass(frozen=True)
@@ -97,82 +97,29 @@ class Mosec(AppServer):
 
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; zero before the first batch, because mosec shows a stage only after that."""
-        samples = mosec_samples(scrape(site))
-        counters = batch_counters(samples, self.stage)
-        if counters.batches:
-            return counters
-        stage = single_stage(_config(site), self.stage)
-        return counters if stage is None else single_counters(counters, samples, stage)
+        return counters_of(mosec_samples(scrape(site)), _config(site).runtimes, self.stage)
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; from the file that mosec's Python part writes for its server."""
-        return settings_of(_config(site), self.app.arguments)
+        config = _config(site)
+        asked = {name: str(self.app.arguments[name]) for name in ("capacity", "timeout") if name in self.app.arguments}
+        settings = {
+            "capacity": ServerSetting(str(config.capacity), asked.get("capacity")),
+            "timeout": ServerSetting(str(config.timeout), asked.get("timeout")),
+        }
+        for stage in config.runtimes:
+            settings[f"{stage.worker}.max_batch_size"] = ServerSetting(str(stage.max_batch_size))
+            settings[f"{stage.worker}.max_wait_time"] = ServerSetting(str(stage.max_wait_time))
+        return settings
 
 
-def settings_of(file: Path, arguments: Mapping[str, Argument]) -> dict[str, ServerSetting]:
-    """Read mosec's own settings, and those of each stage.
-
-    Args:
-        file: mosec's file of settings, which it writes before it starts its server.
-        arguments: The requested arguments.
-
-    Raises:
-        ServerFailed: The file cannot be read, or is invalid.
-    """
-    config = _read_config(file)
-    asked = {name: str(arguments[name]) for name in ("capacity", "timeout") if name in arguments}
-    settings = {
-        "capacity": ServerSetting(str(config.capacity), asked.get("capacity")),
-        "timeout": ServerSetting(str(config.timeout), asked.get("timeout")),
-    }
-    for stage in config.runtimes:
-        settings[f"{stage.worker}.max_batch_size"] = ServerSetting(str(stage.max_batch_size))
-        settings[f"{stage.worker}.max_wait_time"] = ServerSetting(str(stage.max_wait_time))
-    return settings
-
-
-def single_stage(file: Path, stage: str | None) -> str | None:
-    """Stage to count if the pipeline does not batch: the named one, else the last; None if a stage batches.
-
-    Args:
-        file: As for `settings_of`.
-        stage: The named stage.
+def _config(site: Site) -> _Config:
+    """mosec's settings, which it writes before it starts its server.
 
     Raises:
         ServerFailed: The file cannot be read, or is invalid.
     """
-    stages = _read_config(file).runtimes
-    if not stages or any(each.max_batch_size > 1 for each in stages):
-        return None
-    return stage or stages[-1].worker
-
-
-def single_counters(counters: Counters, samples: list[Sample], stage: str) -> Counters:
-    """Add the executions of a stage that does not batch: each item by itself.
-
-    mosec has no histogram of its batches, but times each execution.
-
-    Args:
-        counters: Result of `batch_counters`.
-        samples: The page that it was read from.
-        stage: The stage.
-    """
-    executed = _times(samples, f"{NAMESPACE}_process_duration_second").get(stage, StageTime(0.0, 0)).count
-    return replace(
-        counters,
-        items=executed,
-        batches=executed,
-        batch_sizes={"1": executed} if executed else {},
-        stages=_stage_times(samples, stage),
-    )
-
-
-def _config(site: Site) -> Path:
-    """File of mosec's settings."""
-    return site.folder / "mosec" / "config.json"
-
-
-def _read_config(file: Path) -> _Config:
+    file = site.folder / "mosec" / "config.json"
     try:
         return msgspec.json.decode(file.read_bytes(), type=_Config)
     except (OSError, msgspec.MsgspecError) as problem:
@@ -190,28 +137,40 @@ def mosec_samples(page: str) -> list[Sample]:
     return samples
 
 
-def batch_counters(samples: list[Sample], stage: str | None) -> Counters:
-    """Read items, batches, batch sizes and times of a stage from mosec's histograms, over all its workers.
+def counters_of(samples: list[Sample], stages: Sequence[Stage], stage: str | None) -> Counters:
+    """Read items, batches, batch sizes and times of a stage, over all its workers.
 
+    mosec has no histogram of batches of a stage that does not batch, but times each execution: of an item by itself.
     Times are left out if this version of mosec has no histogram of them.
 
+    Args:
+        samples: mosec's metrics.
+        stages: The stages of its pipelines.
+        stage: The named stage; None for the last one that batches, or the last one of all.
+
     Raises:
-        ServerFailed: The named stage has no batches although others have; or a bucket has no edge.
+        ServerFailed: The named stage does not exist; or a bucket has no edge.
     """
-    name = f"{NAMESPACE}_batch_size"
-    stages = sorted({s.labels.get("stage", "") for s in samples if s.name == f"{name}_count"}, key=_position)
-    if not stages:
-        return Counters(items=0, batches=0, stages=_stage_times(samples, stage), requests=_requests(samples))
-    if stage is not None and stage not in stages:
-        raise ServerFailed(f"mosec counts no batches of stage {stage!r}", found=f"stages that batch: {stages}")
-    counted = stage or stages[-1]
+    sizes = {each.worker: each.max_batch_size for each in stages}
+    counted = stage or [*sizes, *(name for name in sizes if sizes[name] > 1)][-1]
+    if counted not in sizes:
+        raise ServerFailed(f"mosec has no stage {counted!r}", found=f"its stages: {', '.join(sizes)}")
     ours = [sample for sample in samples if sample.labels.get("stage") == counted]
+    times = _stage_times(samples, counted)
+    name = f"{NAMESPACE}_batch_size"
+    if sizes[counted] > 1:
+        items = round(sum(sample.value for sample in ours if sample.name == f"{name}_sum"))
+        batches = round(sum(sample.value for sample in ours if sample.name == f"{name}_count"))
+        by_size = bucket_counts(sample for sample in ours if sample.name == f"{name}_bucket")
+    else:
+        items = batches = times[COMPUTE].count if COMPUTE in times else 0
+        by_size = {"1": batches} if batches else {}
     pending = [sample.value for sample in samples if sample.name == WAITING]
     return Counters(
-        items=round(sum(sample.value for sample in ours if sample.name == f"{name}_sum")),
-        batches=round(sum(sample.value for sample in ours if sample.name == f"{name}_count")),
-        batch_sizes=bucket_counts(sample for sample in ours if sample.name == f"{name}_bucket"),
-        stages=_stage_times(samples, counted),
+        items=items,
+        batches=batches,
+        batch_sizes=by_size,
+        stages=times,
         requests=_requests(samples),
         pending=round(pending[0]) if pending and is_count(pending[0]) else None,
     )
@@ -223,21 +182,16 @@ def _requests(samples: list[Sample]) -> int:
     return round(sum(sample.value for sample in samples if sample.name == name and sample.labels.get("code") == "200"))
 
 
-def _stage_times(samples: list[Sample], counted: str | None) -> dict[str, StageTime]:
-    """Name mosec's times as ``measure/window.py`` does; the default stage is the last one.
+def _stage_times(samples: list[Sample], counted: str) -> dict[str, StageTime]:
+    """Name mosec's times as ``measure/window.py`` does.
 
     mosec times a batch from its completion until its answers are passed on. As a stage named ``total`` it times a
     request from the arrival of its body until its answer is sent.
     """
+    names = {TOTAL: SERVER, counted: COMPUTE}
     processing = _times(samples, f"{NAMESPACE}_process_duration_second")
+    found = {names.get(stage, OTHER_COMPUTE + stage): time for stage, time in processing.items()}
     forming = _times(samples, f"{NAMESPACE}_batch_duration_second")
-    found = {}
-    total = processing.pop(TOTAL, None)
-    if total is not None:
-        found[SERVER] = total
-    counted = counted or max(processing, key=_position, default=None)
-    for stage, time in processing.items():
-        found[COMPUTE if stage == counted else OTHER_COMPUTE + stage] = time
     if counted in forming:
         found[FORMATION] = forming[counted]
     return found
@@ -254,9 +208,3 @@ def _times(samples: list[Sample], name: str) -> dict[str, StageTime]:
         elif sample.name == f"{name}_count":
             counts[stage] = counts.get(stage, 0) + round(sample.value)
     return {stage: StageTime(seconds[stage], counts[stage]) for stage in sorted(seconds.keys() & counts.keys())}
-
-
-def _position(stage: str) -> tuple[int, str]:
-    # mosec names a stage Worker_POSITION.
-    found = re.search(r"_(\d+)$", stage)
-    return (int(found.group(1)) if found else 0, stage)

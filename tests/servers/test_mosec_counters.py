@@ -7,7 +7,7 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER
-from pytest_gpuserve.servers.mosec import batch_counters, mosec_samples
+from pytest_gpuserve.servers.mosec import Stage, counters_of, mosec_samples
 
 NAME = "mosec_service_batch_size"
 
@@ -40,6 +40,8 @@ TWO_WORKERS = (
 TWO_STAGES = HEAD + stage_lines("Inference_2", 1, {"8.0": 4}, 32) + stage_lines("Decode_10", 1, {"8.0": 2}, 4)
 
 
+BOTH = {"Preprocess_1": 1, "Inference_2": 8, "Decode_10": 8, "Postprocess_11": 1}
+
 TIMES = """\
 mosec_service_process_duration_second_sum{stage="total",connection="total"} 1.5
 mosec_service_process_duration_second_count{stage="total",connection="total"} 65
@@ -56,52 +58,61 @@ mosec_service_remaining_task 3
 """
 
 
-def counters(page: str, stage: str | None = None) -> Counters:
-    """The counters of a page."""
-    return batch_counters(mosec_samples(page), stage)
+def counters(page: str, stage: str | None = None, **sizes: int) -> Counters:
+    """The counters of a page, by the largest batch of each stage."""
+    stages = [Stage(name, size, 10) for name, size in (sizes or {"Inference_1": 8}).items()]
+    return counters_of(mosec_samples(page), stages, stage)
 
 
 @pytest.mark.parametrize(
-    ("page", "stage", "expected"),
+    ("page", "stage", "sizes", "expected"),
     [
         pytest.param(
             TWO_WORKERS,
             None,
+            {},
             Counters(items=65, batches=12, batch_sizes={"1": 3, "8": 8, "inf": 1}, requests=99, pending=3),
             id="workers of a stage are added up",
         ),
-        pytest.param(TWO_STAGES, None, Counters(4, 2, {"8": 2}, requests=0), id="the last one, by number"),
-        pytest.param(TWO_STAGES, "Inference_2", Counters(32, 4, {"8": 4}, requests=0), id="the named one"),
-        pytest.param("", None, Counters(0, 0, requests=0), id="nothing yet"),
-        pytest.param(HEAD, "Inference_1", Counters(0, 0, requests=0), id="no batch yet"),
-        pytest.param(OTHER, "Inference_1", Counters(0, 0, requests=99), id="no batch of this stage yet"),
+        pytest.param(TWO_STAGES, None, BOTH, Counters(4, 2, {"8": 2}, requests=0), id="the last one that batches"),
+        pytest.param(TWO_STAGES, "Inference_2", BOTH, Counters(32, 4, {"8": 4}, requests=0), id="the named one"),
+        pytest.param("", None, {}, Counters(0, 0, requests=0), id="nothing yet"),
+        pytest.param(HEAD, "Inference_1", {}, Counters(0, 0, requests=0), id="no batch yet"),
+        pytest.param(OTHER, "Inference_1", {}, Counters(0, 0, requests=99, pending=3), id="no batch of this stage yet"),
     ],
 )
-def test_a_stage_is_counted(page: str, stage: str | None, expected: Counters) -> None:
+def test_a_stage_is_counted(page: str, stage: str | None, sizes: dict[str, int], expected: Counters) -> None:
     """Items, batches, requests that were answered well; each batch's size by the upper edge of its bucket."""
-    assert counters(page, stage) == expected
+    assert counters(page, stage, **sizes) == expected
+
+
+def test_a_stage_that_does_not_batch_is_counted_by_its_executions() -> None:
+    """Named, or the last one of a pipeline without batches: mosec has no histogram of it, but times it."""
+    alone = {"Preprocess_1": 1, "Inference_2": 1}
+    found = counters(TIMES, **alone)
+    assert (found.items, found.batches, found.batch_sizes) == (12, 12, {"1": 12})
+    assert counters(TIMES, "Preprocess_1", Preprocess_1=1, Inference_2=8).batches == 65
+    assert counters("", **alone).batch_sizes == {}
 
 
 def test_a_stage_that_is_not_there_is_told() -> None:
-    """With those that batch."""
-    with pytest.raises(ServerFailed, match="'Inference_3'") as caught:
-        counters(TWO_STAGES, "Inference_3")
-    assert "['Inference_2', 'Decode_10']" in str(caught.value)
+    """With those that are."""
+    with pytest.raises(ServerFailed, match="no stage 'Inference_3'") as caught:
+        counters(TWO_STAGES, "Inference_3", **BOTH)
+    assert "its stages: Preprocess_1, Inference_2, Decode_10, Postprocess_11" in str(caught.value)
 
 
 def test_times_are_named_by_what_they_are() -> None:
     """Whole requests, the counted stage over its workers, how its batches formed, and the other stages each."""
     page = HEAD + stage_lines("Inference_2", 1, {"8.0": 12}, 65) + TIMES
-    assert counters(page).stages == {
+    assert counters(page, Preprocess_1=1, Inference_2=8).stages == {
         SERVER: StageTime(1.5, 65),
         COMPUTE: StageTime(0.12, 12),
         FORMATION: StageTime(0.002, 12),
         OTHER_COMPUTE + "Preprocess_1": StageTime(0.065, 65),
     }
-    # A pipeline of single requests has times too, and a chosen stage is the one that counts.
-    assert counters(TIMES).stages[COMPUTE] == StageTime(0.12, 12)
-    chosen = counters(TIMES, "Preprocess_1")
-    assert (chosen.batches, chosen.stages[COMPUTE]) == (0, StageTime(0.065, 65))
+    chosen = counters(TIMES, "Preprocess_1", Preprocess_1=1, Inference_2=8)
+    assert chosen.stages[COMPUTE] == StageTime(0.065, 65)
     assert chosen.stages[OTHER_COMPUTE + "Inference_2"] == StageTime(0.12, 12)
     assert FORMATION not in chosen.stages
     # Half a histogram, or none, is no time of zero but none at all; batches are counted all the same.
