@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.child import Command, Process, owned_folder
@@ -35,97 +35,65 @@ from pytest_gpuserve.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
-
-    from pytest_gpuserve.measure.counters import Counters, ServerSetting
-    from pytest_gpuserve.servers.base import Ask, ServerKind
-
-if TYPE_CHECKING:
     from typing import TypeVar
 
     from pytest_gpuserve.errors import GpuserveError
+    from pytest_gpuserve.measure.counters import Counters, ServerSetting
+    from pytest_gpuserve.servers.base import Ask, ServerKind
 
     _Error = TypeVar("_Error", bound=GpuserveError)
 
 
-class Cause(NamedTuple):
-    """A likely cause.
-
-    Args:
-        words: Pattern of the log.
-        help: The cause, and its remedy.
-    """
-
-    words: re.Pattern[str]
-    help: str
-
-
-CAUSES: Final = (
-    Cause(
-        re.compile(
-            r"libpython3[\w.]*: cannot open shared object|_recursion_count|python_backend_stub.*(undefined|shared)"
-        ),
-        "likely cause: Triton's Python stub did not find the libpython of the interpreter; give an interpreter that was"
-        " built with --enable-shared: python=..., or install its library (Debian: libpython3.X)",
+CAUSES: Final[Mapping[str, str]] = {
+    r"libpython3[\w.]*: cannot open shared object|_recursion_count|python_backend_stub.*(undefined|shared)": (
+        "Triton's Python stub did not find the libpython of the interpreter; give an interpreter that was built with"
+        " --enable-shared: python=..., or install its library (Debian: libpython3.X)"
     ),
-    Cause(
-        re.compile(r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"),
-        "likely cause: the GPU's memory is full; `nvidia-smi` lists its users; or make the model or its batch smaller",
+    r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation": (
+        "the GPU's memory is full; `nvidia-smi` lists its users; or make the model or its batch smaller"
     ),
-    Cause(
-        re.compile(r"Cannot allocate memory|std::bad_alloc|MemoryError|oom-kill|Killed process"),
-        "likely cause: the machine's memory is full; make the model smaller or the server's workers fewer",
+    r"Cannot allocate memory|std::bad_alloc|MemoryError|oom-kill|Killed process": (
+        "the machine's memory is full; make the model smaller or the server's workers fewer"
     ),
-    Cause(
-        re.compile(r"No space left on device|failed to (open|create|initialize).*shm|/dev/shm"),
-        "likely cause: no room left, often in /dev/shm (shared memory; containers have 64 MB: --shm-size=1g)",
+    r"No space left on device|failed to (open|create|initialize).*shm|/dev/shm": (
+        "no room left, often in /dev/shm (shared memory; containers have 64 MB: --shm-size=1g)"
     ),
-    Cause(
-        re.compile(r"[Aa]ddress already in use|EADDRINUSE|failed to bind|Errno 98"),
-        "likely cause: another program took its port in between; run again, and do not set ports of your own",
+    r"[Aa]ddress already in use|EADDRINUSE|failed to bind|Errno 98": (
+        "another program took its port in between; run again, and do not set ports of your own"
     ),
-    Cause(
-        re.compile(r"Too many open files|EMFILE|ENFILE"),
-        "likely cause: the server reached its limit of open files; raise the limit (`ulimit -n`), or load it with fewer"
-        " users",
+    r"Too many open files|EMFILE|ENFILE": (
+        "the server reached its limit of open files; raise the limit (`ulimit -n`), or load it with fewer users"
     ),
-    Cause(
-        re.compile(r"get_config_from_handshake_server"),
-        "likely cause: an instance of pytriton waits only one second for another one, which is too short on a busy"
-        " machine; run again, or bind one instance",
+    r"get_config_from_handshake_server": (
+        "an instance of pytriton waits only one second for another one, which is too short on a busy machine; run again,"
+        " or bind one instance"
     ),
-    Cause(
-        re.compile(r"unable to find backend library for backend"),
-        "likely cause: this Triton has no such backend; the wheel's has python and ensembles only; the vendor's"
-        " container image has all: run pytest in it, with triton_server(server='tritonserver')",
+    r"unable to find backend library for backend": (
+        "this Triton has no such backend; the wheel's has python and ensembles only; the vendor's container image has"
+        " all: run pytest in it, with triton_server(server='tritonserver')"
     ),
-    Cause(
-        re.compile(
-            r"failed to load model|load failed for model|failed to load '|unable to find .*model|Error opening .*model"
-            r"|must specify .*(platform|backend)|No such file or directory: '[^']*\.(pt|pth|safetensors|onnx|plan|bin)'"
-        ),
-        "likely cause: a model's file is missing or cannot be read; see the first error in the log, and check the paths"
-        " and the model repository's layout (MODEL/config.pbtxt, MODEL/1/...)",
+    r"failed to load model|load failed for model|failed to load '|unable to find .*model|Error opening .*model"
+    r"|must specify .*(platform|backend)|No such file or directory: '[^']*\.(pt|pth|safetensors|onnx|plan|bin)'": (
+        "a model's file is missing or cannot be read; see the first error in the log, and check the paths and the model"
+        " repository's layout (MODEL/config.pbtxt, MODEL/1/...)"
     ),
-    Cause(
-        re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'|ImportError: cannot import name"),
-        "likely cause: a package is missing in the server's interpreter; install it there, or name the interpreter that"
-        " has it: python=...",
+    r"ModuleNotFoundError: No module named '([\w.]+)'|ImportError: cannot import name": (
+        "a package is missing in the server's interpreter; install it there, or name the interpreter that has it:"
+        " python=..."
     ),
-    Cause(
-        re.compile(r"compiled using NumPy 1\.x|numpy.*ABI|A module that was compiled using NumPy"),
-        "likely cause: the server needs numpy below 2; give an interpreter that has one: python=...",
+    r"compiled using NumPy 1\.x|numpy.*ABI|A module that was compiled using NumPy": (
+        "the server needs numpy below 2; give an interpreter that has one: python=..."
     ),
-    Cause(
-        re.compile(r"Permission denied|EACCES"),
-        "likely cause: a file, socket or device is not readable for this user; see the path in the log",
+    r"Permission denied|EACCES": (
+        "a file, socket or device is not readable for this user; see the path in the log"
     ),
-)
-"""Likely causes, the more special ones first; the first match is named."""
+}
+"""Likely causes with their remedies by patterns of the log, the more special ones first; the first match is named."""
 
 
 def likely_cause(log: str) -> str:
     """Find the likely cause of a failure in the end of its log; empty if unknown."""
-    return next((cause.help for cause in CAUSES if cause.words.search(log)), "")
+    return next((f"likely cause: {cause}" for words, cause in CAUSES.items() if re.search(words, log)), "")
 
 
 def with_likely_cause(problem: _Error) -> _Error:
@@ -152,22 +120,22 @@ def gpu_remedy(kind: ServerKind) -> str:
     return f"check its app: {own}; torch.cuda.is_available() in its interpreter tells whether its torch finds the GPU"
 
 
-def check_length(path: Path, longest: int, summary: str) -> None:
-    """Check that the path of a socket, or of its folder, is short enough.
+def check_sockets(folder: Path, longest: int, server: str) -> None:
+    """Check that a server's folder for Unix sockets, within that for temporary files, has a path that is short enough.
 
     Args:
-        path: Path in this session's folder for temporary files.
-        longest: Most bytes of the path.
-        summary: Error text if it is longer.
+        folder: The folder.
+        longest: Most bytes of its path: Linux limits a socket's path to 107.
+        server: Name of the server.
 
     Raises:
         ServerFailed: The path is longer.
     """
-    length = len(os.fsencode(path))
+    length = len(os.fsencode(folder))
     if length > longest:
         raise ServerFailed(
-            summary,
-            found=f"{path} has {length}",
+            f"{server} makes Unix sockets in a folder whose path has at most {longest} bytes",
+            found=f"{folder} has {length}",
             looked=["TMPDIR", tempfile.gettempdir()],
             remedies=["run with a shorter folder for temporary files, such as TMPDIR=/tmp"],
         )

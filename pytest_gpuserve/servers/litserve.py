@@ -16,7 +16,7 @@ from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.inside.litserve_app import MODULE
 from pytest_gpuserve.servers.inside.litserve_worker import ANSWERS, EXECUTIONS, FACTS, READY_PATH
 from pytest_gpuserve.servers.inside.tally import SUFFIX, Counted, read_tally
-from pytest_gpuserve.servers.instance import check_length
+from pytest_gpuserve.servers.instance import check_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.base import Argument, Site
 
 LONGEST_SOCKET_FOLDER = 65
-"""Longest folder: Linux limits a Unix socket's path to 107 bytes, and LitServe appends ``/zmq-``, 32 digits,
-``.ipc``."""
+"""Longest folder: LitServe appends ``/zmq-``, 32 digits, ``.ipc``."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +46,7 @@ class LitServe(AppServer):
             ServerFailed: The folder's name is too long for LitServe's Unix sockets.
         """
         folder = _folder(site)
-        check_length(
-            folder,
-            LONGEST_SOCKET_FOLDER,
-            f"litserve_server: LitServe makes Unix sockets in a folder of at most {LONGEST_SOCKET_FOLDER} characters",
-        )
+        check_sockets(folder, LONGEST_SOCKET_FOLDER, "LitServe")
         folder.mkdir()
         return Launch(
             argv=(

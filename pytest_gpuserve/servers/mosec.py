@@ -12,7 +12,7 @@ from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch
-from pytest_gpuserve.servers.instance import check_length
+from pytest_gpuserve.servers.instance import check_sockets
 from pytest_gpuserve.servers.metric_names import bucket_counts, check_counts, is_count, read_samples, scrape
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ OURS = frozenset({"address", "port", "path", "namespace"})
 """mosec's own arguments that the fixture sets itself."""
 
 LONGEST_SOCKET_FOLDER = 75
-"""Longest folder: Linux limits a Unix socket's path to 107 bytes, and mosec appends ``/ipc_Worker_1.socket``."""
+"""Longest folder: mosec appends ``/ipc_Worker_1.socket``."""
 
 
 class Stage(msgspec.Struct):
@@ -76,11 +76,7 @@ class Mosec(AppServer):
             ServerFailed: The folder's name is too long for mosec's Unix sockets.
         """
         sockets = site.folder / "mosec"
-        check_length(
-            sockets,
-            LONGEST_SOCKET_FOLDER,
-            f"mosec_server: mosec makes Unix sockets in a folder of at most {LONGEST_SOCKET_FOLDER} characters",
-        )
+        check_sockets(sockets, LONGEST_SOCKET_FOLDER, "mosec")
         return Launch(
             argv=(
                 self.app.python,
