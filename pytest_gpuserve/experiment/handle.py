@@ -25,7 +25,8 @@ from pytest_gpuserve.load.tensors import close_to
 from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import OPENS, Endpoint, Tls
 from pytest_gpuserve.process.ports import is_here
-from pytest_gpuserve.servers.base import Ask, Guarded, ServerKind
+from pytest_gpuserve.process.ready import Ask
+from pytest_gpuserve.servers.base import Guarded, ServerKind
 from pytest_gpuserve.servers.query import query
 from pytest_gpuserve.units import digest
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pytest_gpuserve.experiment.handle import ServerHandle
-    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.process.ready import Ask
+    from pytest_gpuserve.servers.base import ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
 COMMAND: Final = "python -m pytest_gpuserve.new"

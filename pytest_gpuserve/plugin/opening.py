@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.plugin.options import Settings
-    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.process.ready import Ask
+    from pytest_gpuserve.servers.base import ServerKind
 
 
 LOG_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")

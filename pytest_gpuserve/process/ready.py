@@ -47,12 +47,19 @@ Probe: TypeAlias = Callable[[], NotReady | None]
 """Looks once: None if ready, else the reason; raises `ServerFailed` if a wait cannot help."""
 
 
-@dataclass(frozen=True)
-class HttpRequest:
-    """A request of HTTP/1.1."""
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Request of HTTP/1.1 that tells whether a server is ready.
 
+    Args:
+        method: HTTP method.
+        path: Path of the request.
+        body: Body of the request.
+        headers: Headers of the request.
+    """
+
+    method: str
     path: str
-    method: str = "GET"
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -108,7 +115,7 @@ class Patience:
 def http_probe(
     host: str,
     port: int,
-    request: HttpRequest,
+    request: Ask,
     accept: Accept = status_200,
     *,
     patience: Patience,

@@ -70,23 +70,6 @@ class Launch:
     cwd: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Request that tells whether the model answers.
-
-    Args:
-        method: HTTP method.
-        path: Path of the request.
-        body: Body of the request.
-        headers: Headers of the request.
-    """
-
-    method: str
-    path: str
-    body: bytes
-    headers: Mapping[str, str]
-
-
 class ServerKind(Protocol):
     """Kind of server with its arguments; the swap point between servers.
 

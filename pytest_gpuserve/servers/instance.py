@@ -19,7 +19,7 @@ from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.ports import claimed_ports, port_owner
 from pytest_gpuserve.process.ready import (
-    HttpRequest,
+    Ask,
     Patience,
     Probe,
     all_of,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.errors import GpuserveError
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
-    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.servers.base import ServerKind
 
     _Error = TypeVar("_Error", bound=GpuserveError)
 
@@ -302,12 +302,11 @@ def _is_loopback(host: str) -> bool:
 def _probe(kind: ServerKind, site: Site, ask: Ask, process: Process, deadline: Deadline) -> Probe:
     """Check that all of it is up: its ports, its health, and at last an answer of its model."""
     patience = Patience(deadline, lambda: process.exit_status() is None)
-    request = HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers)
     probes = [owned_port_probe(process, port) for port in site.ports.values()]
     probe = partial(http_probe, site.host, site.port, patience=patience, environment=process.command.env)
     if kind.health:
-        probes.append(probe(HttpRequest(kind.health)))
-    probes.append(probe(request, Readiness(kind.name, ask, process, site.start_timeout_seconds).accept))
+        probes.append(probe(Ask("GET", kind.health)))
+    probes.append(probe(ask, Readiness(kind.name, ask, process, site.start_timeout_seconds).accept))
     return all_of(*probes)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import is_here, listeners
-from pytest_gpuserve.process.ready import HttpRequest, Patience, http_probe, verified_tls, wait
+from pytest_gpuserve.process.ready import Patience, http_probe, verified_tls, wait
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.base import Site, TellsNothing
 from pytest_gpuserve.servers.instance import Instance, Readiness
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
-    from pytest_gpuserve.servers.base import Ask
+    from pytest_gpuserve.process.ready import Ask
     from pytest_gpuserve.servers.metric_names import MetricNames
 
 
@@ -142,7 +142,7 @@ def reached(
     probe = http_probe(
         kind.host,
         kind.port,
-        HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers),
+        ask,
         Readiness(kind.name, ask, None, timeout_seconds).accept,
         patience=Patience(deadline),
         tls=verified_tls(kind.ca_file) if kind.tls else None,

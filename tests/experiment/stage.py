@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.load.wire import Plan
     from pytest_gpuserve.measure.rounds import Arm, Round
-    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.process.ready import Ask
+    from pytest_gpuserve.servers.base import ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
 LOST = "lost in mid-load: the load engine died: it was killed"

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import Starter, Target
-    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.process.ready import Ask
+    from pytest_gpuserve.servers.base import ServerKind
 
 GUARD_SECONDS = 30.0
 

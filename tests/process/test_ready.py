@@ -13,7 +13,7 @@ from pytest_gpuserve.process import ready
 from pytest_gpuserve.process.child import Process
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port, free_ports
-from pytest_gpuserve.process.ready import HttpRequest, NotReady, Patience
+from pytest_gpuserve.process.ready import Ask, NotReady, Patience
 from tests.fakes.children.toolkit import SAFETY_SECONDS, child, eventually, program
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def patience() -> Patience:
 
 def unanswered() -> ready.Probe:
     """A probe of a port without a listener."""
-    return ready.http_probe("127.0.0.1", free_port(), HttpRequest("/"), patience=patience())
+    return ready.http_probe("127.0.0.1", free_port(), Ask("GET", "/"), patience=patience())
 
 
 def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path
         refused.append(status)
         return None if status == 200 and body == b"HELLO" else "the model is not loaded"
 
-    request = HttpRequest("/infer", method="POST", body=b"hello", headers={"Content-Type": "text/plain"})
+    request = Ask("POST", "/infer", b"hello", {"Content-Type": "text/plain"})
     with Process.start(child("model_server", port, "loading=3", folder=tmp_path)) as process:
         probe = ready.all_of(
             ready.owned_port_probe(process, port),
@@ -73,7 +73,7 @@ def test_a_passed_deadline_tells_the_last_reason_and_the_remedy(tmp_path: Path) 
     port = free_port()
     with Process.start(child("model_server", port, "never", "says=loading", folder=tmp_path)) as process:
         eventually(lambda: port in process.listening_ports(), "the server listens")
-        probe = ready.http_probe("127.0.0.1", port, HttpRequest("/infer", method="POST"), patience=patience())
+        probe = ready.http_probe("127.0.0.1", port, Ask("POST", "/infer"), patience=patience())
         with pytest.raises(ServerFailed) as failure:
             ready.wait(probe, process, Deadline.after(0.5), what="slow server")
         assert process.exit_status() is None
@@ -93,7 +93,7 @@ def test_a_foreign_server_on_the_port_is_refused_by_name(tmp_path: Path) -> None
         eventually(lambda: port in foreign.listening_ports(), "the stranger listens")
         probe = ready.all_of(
             ready.owned_port_probe(process, port),
-            ready.http_probe("127.0.0.1", port, HttpRequest("/"), patience=patience()),
+            ready.http_probe("127.0.0.1", port, Ask("GET", "/"), patience=patience()),
         )
         with pytest.raises(ServerFailed, match=f"a foreign server answers on port {port}") as failure:
             ready.wait(probe, process, Deadline.after(600), what="server")
@@ -105,7 +105,7 @@ def test_a_silent_server_is_not_ready_and_holds_nobody_up() -> None:
     """A connection that is accepted but never answered counts as not ready after the wait's deadline."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"), patience=Patience(Deadline.after(0.1)))()
+        seen = ready.http_probe("127.0.0.1", port, Ask("GET", "/"), patience=Patience(Deadline.after(0.1)))()
     assert seen == NotReady(f"GET http://127.0.0.1:{port}/ was not answered in 100 ms")
 
 
@@ -126,7 +126,7 @@ def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
         seen = ready.owned_port_probe(process, port)()
         assert seen == NotReady(f"the server does not listen on port {port} yet")
         ready.wait(lambda: None, process, Deadline.after(0), what="server")
-    seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"), patience=patience())()
+    seen = ready.http_probe("127.0.0.1", port, Ask("GET", "/"), patience=patience())()
     assert seen is not None
     assert "Connection refused" in seen.reason
 
@@ -144,7 +144,7 @@ def test_a_server_that_ends_is_not_waited_for() -> None:
         alive = iter([True, False])
         began = time.monotonic()
         seen = ready.http_probe(
-            "127.0.0.1", port, HttpRequest("/"), patience=Patience(Deadline.after(600), lambda: next(alive))
+            "127.0.0.1", port, Ask("GET", "/"), patience=Patience(Deadline.after(600), lambda: next(alive))
         )()
     assert seen is not None
     assert "it has ended" in seen.reason

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Start
-    from pytest_gpuserve.servers.base import Ask, ServerKind
+    from pytest_gpuserve.process.ready import Ask
+    from pytest_gpuserve.servers.base import ServerKind
     from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.verdict.reason import Reason
 

@@ -19,7 +19,8 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import counted_between
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import App
-from pytest_gpuserve.servers.base import Argument, Ask
+from pytest_gpuserve.process.ready import Ask
+from pytest_gpuserve.servers.base import Argument
 from pytest_gpuserve.servers.inside.litserve_worker import is_counted
 from pytest_gpuserve.servers.litserve import LitServe
 from tests.fakes.children.toolkit import eventually

@@ -11,8 +11,7 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import SHOWN_CHARACTERS
-from pytest_gpuserve.process.ready import HttpRequest, Patience, http_probe
-from pytest_gpuserve.servers.base import Ask
+from pytest_gpuserve.process.ready import Ask, Patience, http_probe
 from pytest_gpuserve.servers.instance import Readiness
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.triton_api import query_triton, read_configs
@@ -59,7 +58,7 @@ def test_a_probe_that_is_not_content_tells_no_secret(page: Pages, ask: Ask, know
     """Neither one that it sent, nor one of the server's variables; a short answer is shown whole."""
     page.status = 503
     patience = Patience(Deadline.after(10.0))
-    request = HttpRequest("/", headers=ask.headers)
+    request = Ask("GET", "/", b"", ask.headers)
     probe = http_probe("127.0.0.1", page.port, request, patience=patience, environment=known)
     for page.body in bodies(SHOWN_CHARACTERS):
         seen = probe()

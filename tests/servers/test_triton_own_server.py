@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.servers.base import Ask, Site
+from pytest_gpuserve.process.ready import Ask
+from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_install import find_triton
 from tests.servers.deployments import Starts, counted

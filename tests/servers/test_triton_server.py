@@ -18,7 +18,7 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import ServerSetting, counted_between
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
-from pytest_gpuserve.servers.base import Ask
+from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_api import query_triton, read_configs
 from tests.fakes.children.toolkit import eventually
