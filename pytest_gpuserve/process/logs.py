@@ -7,7 +7,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.process.secrets import SECRET_NAME, SHORTEST_SECRET, without_secrets
+from pytest_gpuserve.process.secrets import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,22 +21,11 @@ _LOOKED_AT_BYTES: Final = 4 * (_LOOKED_AT_CHARACTERS + 1)  # a character of UTF-
 _WORD_AT_END: Final = re.compile(r"[\w+/=.~%-]+\Z")
 """Word at a cut. It is left out, because code that knows more secrets would not recognise half of one."""
 
-_LONG_WORD: Final = re.compile(r"""(?:b?['"])?([\w+/=.~%-]{256,})""")
-"""Begin of a text of numbers, hex digits or base64, also as Python writes it; most secrets are shorter."""
-
-_SHOWN_PART: Final = 8
-"""Shown share of a long word: one in this many characters. The rest of such a long token cannot be guessed."""
-
-_TELLING_CHARACTERS: Final = 4
-"""Characters of a known secret's begin that make a word count as a part of it."""
-
 
 def excerpt(text: str, environment: Mapping[str, str], *, most: int = SHOWN_CHARACTERS) -> str:
     """Return the beginning of a text, without secrets and without half a secret at the cut.
 
-    A word at the cut is left out, because it may be a secret that only others know. The exception is a text that begins
-    with a word of 256 characters or more. Nothing else would be shown, so an eighth of it is shown, which is useless as
-    a token. It is left out too if it contains the first four characters of a known secret.
+    A word at the cut is left out, because it may be a secret that only others know.
 
     Args:
         environment: Variables and headers whose values it may repeat, as for `without_secrets`.
@@ -49,11 +38,6 @@ def excerpt(text: str, environment: Mapping[str, str], *, most: int = SHOWN_CHAR
         shown = shown[:-_LONGEST_SECRET]
     elif len(shown) <= most:
         return shown
-    word = _LONG_WORD.match(shown)
-    if word is not None and word.end() >= most:
-        part = shown[: min(most, word.start(1) + len(word[1]) // _SHOWN_PART)]
-        if not _has_begin_of_secret(part, environment):
-            return part + "…"
     return _WORD_AT_END.sub("", shown[:most]) + "…"
 
 
@@ -63,14 +47,6 @@ def begin_of(answer: bytes | bytearray) -> bytes:
     Cut an answer before it is decoded, which takes long for a large one.
     """
     return bytes(answer[:_LOOKED_AT_BYTES])
-
-
-def _has_begin_of_secret(text: str, environment: Mapping[str, str]) -> bool:
-    return any(
-        value[:_TELLING_CHARACTERS] in text
-        for name, value in environment.items()
-        if len(value) >= SHORTEST_SECRET and SECRET_NAME.search(name)
-    )
 
 
 _MOST_BYTES = 1 << 16

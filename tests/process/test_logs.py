@@ -68,8 +68,6 @@ TOKEN = "eyJ" + "abcdefghij" * 100
         ("x" * 255, {}, SHOWN_CHARACTERS, "…"),
         (f"{'x' * 260} one two", {}, 266, f"{'x' * 260} one …"),
         (f"the token is {'x' * 5000}", {}, SHOWN_CHARACTERS, "the token is …"),
-        # Only what is named like a secret is one, and a value as short as others is none.
-        ("x" * 5000, {"HOME": "x" * 20, "A_TOKEN": "xxxxx"}, SHOWN_CHARACTERS, "x" * SHOWN_CHARACTERS + "…"),
         # A long token that is known is masked before anything is cut.
         (repr(f"{TOKEN} {'x ' * 200}".encode()), {"A_TOKEN": TOKEN}, 20, "b'<A_TOKEN> x x x x …"),
         # Of a huge text only the begin is looked at, which may end within a secret, behind short names of others.
@@ -77,29 +75,12 @@ TOKEN = "eyJ" + "abcdefghij" * 100
     ],
     ids=[
         *("as long as it may be", "words", "one word", "long word first", "long word last"),
-        *("no secret", "a known secret", "end of what is looked at"),
+        *("a known secret", "end of what is looked at"),
     ],
 )
 def test_a_long_text_is_cut_at_a_word_and_says_so(text: str, known: dict[str, str], most: int, shown: str) -> None:
     """The word that would be cut in two is left out: it may be a token of any length that others know."""
     assert excerpt(text, known, most=most) == shown
-
-
-@pytest.mark.parametrize("around", ["{}", "b'{}'", '"{}"'])
-@pytest.mark.parametrize(("word", "part"), [("1" * 256, 32), ("ab/+" * 75, 37), ("f" * 5000, 200), ("x" * 70_000, 200)])
-def test_of_one_long_word_an_eighth_is_shown(around: str, word: str, part: int) -> None:
-    """Answers of base64, hex digits or numbers can be distinguished, but a token is not revealed."""
-    quote = around.partition("{")[0]
-    shown = excerpt(around.format(word), KNOWN)
-    assert shown == quote + word[: min(part, SHOWN_CHARACTERS - len(quote))] + "…"
-
-
-def test_a_long_word_with_the_begin_of_a_known_secret_is_left_out() -> None:
-    """Its own four first characters are enough, wherever among what would be shown they stand."""
-    for before in range(SHOWN_CHARACTERS):
-        shown = excerpt("x" * before + KEY[:-1] + "x" * 5000, KNOWN)
-        assert KEY[:4] not in shown
-        assert (shown == "…") == (before <= SHOWN_CHARACTERS - 4)
 
 
 def test_a_secret_across_the_end_is_none_of_it() -> None:
