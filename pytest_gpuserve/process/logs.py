@@ -61,7 +61,7 @@ _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 def read_tail(path: Path, *, start: int, lines: int, shown: Callable[[str], str] = str) -> str:
     """Last lines of a log, from its last 64 KiB; empty without a log.
 
-    Errors before them are shown too, because a server may log much more while it ends. A line of three dots marks a gap.
+    Errors before them are shown too, because a server may log much more while it ends. Three dots mark a gap.
 
     Args:
         start: Offset in bytes at which the reading begins.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import os
 import select
-import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -25,7 +24,9 @@ from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
+
     from pytest_gpuserve.process.child import Process
 
 _FIRST_PAUSE_SECONDS = 0.02

@@ -65,8 +65,8 @@ CAUSES: Final[Mapping[str, str]] = {
         "the server reached its limit of open files; raise the limit (`ulimit -n`), or load it with fewer users"
     ),
     r"get_config_from_handshake_server": (
-        "an instance of pytriton waits only one second for another one, which is too short on a busy machine; run again,"
-        " or bind one instance"
+        "an instance of pytriton waits only one second for another one, which is too short on a busy machine; run"
+        " again, or bind one instance"
     ),
     r"unable to find backend library for backend": (
         "this Triton has no such backend; the wheel's has python and ensembles only; the vendor's container image has"
@@ -84,9 +84,7 @@ CAUSES: Final[Mapping[str, str]] = {
     r"compiled using NumPy 1\.x|numpy.*ABI|A module that was compiled using NumPy": (
         "the server needs numpy below 2; give an interpreter that has one: python=..."
     ),
-    r"Permission denied|EACCES": (
-        "a file, socket or device is not readable for this user; see the path in the log"
-    ),
+    r"Permission denied|EACCES": ("a file, socket or device is not readable for this user; see the path in the log"),
 }
 """Likely causes with their remedies by patterns of the log, the more special ones first; the first match is named."""
 

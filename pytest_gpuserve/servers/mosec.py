@@ -110,7 +110,7 @@ class Mosec(AppServer):
 
 
 def _config(site: Site) -> _Config:
-    """mosec's settings, which it writes before it starts its server.
+    """Mosec's settings, which it writes before it starts its server.
 
     Raises:
         ServerFailed: The file cannot be read, or is invalid.

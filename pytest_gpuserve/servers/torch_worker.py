@@ -146,7 +146,7 @@ class TorchWorker(AppServer):
         return Counters(
             items=values["items"],
             batches=executions,
-            batch_sizes={**{str(rows): sizes[rows] for rows in sorted(sizes)}, **({"+Inf": larger} if larger > 0 else {})},
+            batch_sizes={str(rows): sizes[rows] for rows in sorted(sizes)} | ({"+Inf": larger} if larger > 0 else {}),
             stages=stages,
             requests=answered,
             pending=values["arrived"] - values["taken"],

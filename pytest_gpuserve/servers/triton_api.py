@@ -174,7 +174,7 @@ def _only_one_that_batches(pool: tuple[str, ...], asked: str | None, configs: Ma
 def _parts(name: str | None, configs: Mapping[str, ServedConfig]) -> tuple[str, ...]:
     """Models of an ensemble, including those of nested ensembles; each once, in order."""
     found: dict[str, None] = {}
-    todo = list(configs[name].steps if name in configs else ())
+    todo = list(configs[name].steps) if name is not None and name in configs else []
     while todo:
         step = todo.pop(0)
         inner = configs[step].steps if step in configs else ()

@@ -18,9 +18,8 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import counted_between
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
-from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.process.ready import Ask
-from pytest_gpuserve.servers.base import Argument
+from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.inside.litserve_worker import is_counted
 from pytest_gpuserve.servers.litserve import LitServe
 from tests.fakes.children.toolkit import eventually
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.servers.base import Argument
     from pytest_gpuserve.servers.instance import Instance
 
 pytest.importorskip("litserve")

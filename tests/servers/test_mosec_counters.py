@@ -58,7 +58,7 @@ mosec_service_remaining_task 3
 """
 
 
-def counters(page: str, stage: str | None = None, **sizes: int) -> Counters:
+def counters(page: str, stage: str | None = None, sizes: dict[str, int] | None = None) -> Counters:
     """The counters of a page, by the largest batch of each stage."""
     stages = [Stage(name, size, 10) for name, size in (sizes or {"Inference_1": 8}).items()]
     return counters_of(mosec_samples(page), stages, stage)
@@ -83,35 +83,35 @@ def counters(page: str, stage: str | None = None, **sizes: int) -> Counters:
 )
 def test_a_stage_is_counted(page: str, stage: str | None, sizes: dict[str, int], expected: Counters) -> None:
     """Items, batches, requests that were answered well; each batch's size by the upper edge of its bucket."""
-    assert counters(page, stage, **sizes) == expected
+    assert counters(page, stage, sizes) == expected
 
 
 def test_a_stage_that_does_not_batch_is_counted_by_its_executions() -> None:
     """Named, or the last one of a pipeline without batches: mosec has no histogram of it, but times it."""
     alone = {"Preprocess_1": 1, "Inference_2": 1}
-    found = counters(TIMES, **alone)
+    found = counters(TIMES, None, alone)
     assert (found.items, found.batches, found.batch_sizes) == (12, 12, {"1": 12})
-    assert counters(TIMES, "Preprocess_1", Preprocess_1=1, Inference_2=8).batches == 65
-    assert counters("", **alone).batch_sizes == {}
+    assert counters(TIMES, "Preprocess_1", BOTH).batches == 65
+    assert counters("", None, alone).batch_sizes == {}
 
 
 def test_a_stage_that_is_not_there_is_told() -> None:
     """With those that are."""
     with pytest.raises(ServerFailed, match="no stage 'Inference_3'") as caught:
-        counters(TWO_STAGES, "Inference_3", **BOTH)
+        counters(TWO_STAGES, "Inference_3", BOTH)
     assert "its stages: Preprocess_1, Inference_2, Decode_10, Postprocess_11" in str(caught.value)
 
 
 def test_times_are_named_by_what_they_are() -> None:
     """Whole requests, the counted stage over its workers, how its batches formed, and the other stages each."""
     page = HEAD + stage_lines("Inference_2", 1, {"8.0": 12}, 65) + TIMES
-    assert counters(page, Preprocess_1=1, Inference_2=8).stages == {
+    assert counters(page, None, {"Preprocess_1": 1, "Inference_2": 8}).stages == {
         SERVER: StageTime(1.5, 65),
         COMPUTE: StageTime(0.12, 12),
         FORMATION: StageTime(0.002, 12),
         OTHER_COMPUTE + "Preprocess_1": StageTime(0.065, 65),
     }
-    chosen = counters(TIMES, "Preprocess_1", Preprocess_1=1, Inference_2=8)
+    chosen = counters(TIMES, "Preprocess_1", BOTH)
     assert chosen.stages[COMPUTE] == StageTime(0.065, 65)
     assert chosen.stages[OTHER_COMPUTE + "Inference_2"] == StageTime(0.12, 12)
     assert FORMATION not in chosen.stages

@@ -17,8 +17,8 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.load.kserve import Inference, decode_answer, http_request, tensors_of
 from pytest_gpuserve.measure.window import COMPUTE
-from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.process.ready import Ask
+from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Launch, Site
 from pytest_gpuserve.servers.pytriton import PyTriton
 from pytest_gpuserve.servers.triton_api import STATISTICS, query_triton

@@ -29,8 +29,8 @@ from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.measure.conditions import judge_memory
 from pytest_gpuserve.measure.counters import Counters, counted_between, differences
 from pytest_gpuserve.measure.window import COMPILING, QUEUE
-from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.process.ready import Ask
+from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 from tests.fakes.children.toolkit import eventually
 from tests.servers.deployments import Starts

@@ -7,15 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.servers.inside import torch_service
 from pytest_gpuserve.servers.inside.tally import MOST_SIZES, Tally, read_tally
 from pytest_gpuserve.servers.inside.torch_service import GraphShapes, RequestQueue, Waiting
-from pytest_gpuserve.servers.inside.torch_worker import COUNTED
 from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest, Tensor
+from pytest_gpuserve.servers.inside.torch_worker import COUNTED
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -179,6 +179,6 @@ def test_too_many_open_files_end_it() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (late.fileno() + 1, hard))
         try:
             with pytest.raises(RuntimeError, match="Too many open files"):
-                server._handle_request_noblock()
+                server.handle_request()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -120,7 +120,7 @@ def test_a_configuration_that_makes_no_sense_is_an_error() -> None:
         {**batches, "instance_group": [{"kind": "KIND_CPU"}]},
         {**batches, "instance_group": {}},
     ):
-        with pytest.raises(ValueError, match="Expected|missing"):
+        with pytest.raises(ValueError, match=r"Expected|missing"):
             served_config(config)
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.servers import triton
 from pytest_gpuserve.process.ready import Ask
+from pytest_gpuserve.servers import triton
 from pytest_gpuserve.servers.triton_install import find_triton
 from tests.servers.deployments import Starts
 

@@ -37,9 +37,7 @@ class HttpServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 4096
 
-    def __init__(
-        self, address: tuple[str, int], model: str, infer: Callable[[bytes, int], tuple[int, bytes]]
-    ) -> None:
+    def __init__(self, address: tuple[str, int], model: str, infer: Callable[[bytes, int], tuple[int, bytes]]) -> None:
         self.path = f"/v2/models/{quote(model, safe='')}/infer"
         self.infer = infer
         super().__init__(address, _Connection)
@@ -72,14 +70,14 @@ class _Connection(BaseHTTPRequestHandler):
     wbufsize = _WRITTEN_BYTES
     server: HttpServer
 
-    def do_GET(self) -> None:  # noqa: N802 -- the base's name
+    def do_GET(self) -> None:
         """Tell that the worker is ready: it listens once its model is loaded."""
         if self.path == READY_PATH:
             self._answer(HTTPStatus.OK, b"")
         else:
             self._refuse(HTTPStatus.NOT_FOUND, f"there is only GET {READY_PATH}, and POST {self.server.path}")
 
-    def do_POST(self) -> None:  # noqa: N802 -- the base's name
+    def do_POST(self) -> None:
         """Answer an inference."""
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
