@@ -92,7 +92,7 @@ def test_all_is_there(tmp_path: Path, facts: dict[str, Any]) -> None:
     [
         (
             {"pytriton": None},
-            ["{0}/bin/python -m pip install nvidia-pytriton==0.7.0", "python=...", "image=..."],
+            ["{0}/bin/python -m pip install nvidia-pytriton==0.7.0", "python=...", "server=..."],
         ),
         ({"version": "3.99"}, ["was not built for Python 3.99", f"the backend exists for 3.8, {VERSION}"]),
         # With numpy 2 Triton would answer 200 with nothing in it, so it is not started.
