@@ -72,8 +72,7 @@ class RayWorker:
 
 def network_of(plan: Plan) -> str:
     """This host's network, if only its processes reach the server of a plan; else empty."""
-    endpoint = plan.endpoint
-    return own_network() if _is_loopback(endpoint.host) else ""
+    return own_network() if _is_loopback(plan.endpoint.host) else ""
 
 
 def own_network() -> str:
