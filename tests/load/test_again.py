@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.schedule import Burst, Steps
+from pytest_gpuserve.load.request import NUMBER_PLACE
+from pytest_gpuserve.load.schedule import Closed, Constant
 from pytest_gpuserve.load.source import LocalEngines
 from tests.fakes.http_server import Serving, Totals, plan
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
 
 RESTARTS = 12
+REQUESTS = 60
 
 SLOW_MS = 400
 
@@ -27,14 +31,6 @@ SLOW_MS = 400
 def connections(engines: Engines) -> int:
     """Open TCP connections of all engines."""
     return sum(len(psutil.Process(pid).net_connections("tcp")) for pid in engines.pids)
-
-
-def loaded(engines: Engines, requests: int = 20) -> Totals:
-    """Take ticks until so many requests were answered."""
-    return Totals(engines).take_until(lambda totals, _: totals.requests >= requests, f"{requests} requests")
-
-
-# -- what is over
 
 
 def test_a_halted_load_has_neither_requests_nor_connections(server: Serving) -> None:
@@ -66,38 +62,33 @@ def test_a_server_that_does_not_answer_is_not_waited_for(server: Serving) -> Non
         Totals(engines).take_waiting(2)
 
 
-# -- the seed
-
-
-# -- when a load is halted
-
-
-@pytest.mark.parametrize(
-    ("schedule", "requests", "processes"),
-    [(Steps(((3, 0.1),)), None, 2), (Burst(30), 30, 1)],
-    ids=["steps of two", "burst"],
-)
-def test_a_load_that_has_ended_by_itself_begins_anew(
-    server: Serving, schedule: Schedule, requests: int | None, processes: int
-) -> None:
-    """All of it, as often as one likes; the end of the one before is not taken for its own."""
-    with Engines(plan(server.port, "/ok?ms=1", schedule=schedule), processes) as engines:
-        for _ in range(3):
-            totals = Totals(engines).take_to_end()
-            assert totals.errors == {}
-            assert totals.requests == totals.sent
-            assert requests in (None, totals.requests)
-            engines.halt(seed=0)
-            engines.begin()
-
-
-# -- leaks
+@pytest.mark.parametrize("schedule", [Closed(4), Constant(1000.0)])
+def test_a_load_that_has_ended_begins_anew_and_no_two_sends_are_the_same(server: Serving, schedule: Schedule) -> None:
+    """Two engines send all of it again; a place in a request has a number that no other send has."""
+    bodies = (b"all %s one" % NUMBER_PLACE, b"all %s 0000000000 another" % NUMBER_PLACE, b"plain")
+    plans = [plan(server.port, "/echo", requests=REQUESTS, schedule=schedule, body=body) for body in bodies]
+    load = msgspec.structs.replace(
+        plans[0],
+        payloads=tuple(each.payloads[0] for each in plans),
+        numbers_before_end=tuple(len(body) - 4 if NUMBER_PLACE in body else 0 for body in bodies),
+        keep_answers="all",
+    )
+    with Engines(load, 2) as engines:
+        seen = list(Totals(engines).take_to_end().answers.elements())
+        engines.halt(seed=1)
+        engines.begin()
+        again = Totals(engines).take_to_end()
+        seen += again.answers.elements()
+    assert (again.ticks[0].number, again.requests, len(seen)) == (0, REQUESTS, 2 * REQUESTS)
+    numbered = [re.fullmatch(rb"all (\d{10}) (one|0000000000 another)", body) for body in seen if body != b"plain"]
+    assert len(numbered) == 2 * REQUESTS * 2 / 3
+    assert len({match[1] for match in numbered if match}) == len(numbered)
 
 
 def test_restarts_leak_no_files(server: Serving) -> None:
     """Neither in an engine nor in its owner, whether the load before had begun or not, or had sent anything."""
     with Engines(plan(server.port, "/ok?ms=1"), 2) as engines:
-        loaded(engines)
+        Totals(engines).take_until(lambda totals, _: totals.requests >= 20, "a load")
         engines.halt(seed=0)
         processes = [psutil.Process(), *map(psutil.Process, engines.pids)]
         before = [process.num_fds() for process in processes]
@@ -109,9 +100,6 @@ def test_restarts_leak_no_files(server: Serving) -> None:
             engines.halt(seed=0)
             engines.halt(seed=1)
         assert [process.num_fds() for process in processes] == before
-
-
-# -- failures
 
 
 def test_an_engine_that_fails_while_halted_is_load_failed(server: Serving) -> None:

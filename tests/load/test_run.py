@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load.run import LoadOutcome, run_load
+from pytest_gpuserve.load.run import LoadOutcome, lost_in_mid_load, run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import Endpoint, Plan
@@ -22,7 +22,7 @@ REQUESTS = USERS * TICK_NS // LATENCY_NS
 
 
 def tick(number: int, *, errors: dict[str, int] | None = None, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick
-    """Make a sound tick with these changes."""
+    """A sound tick with these changes."""
     failed = {"errors": errors or {}, "error_samples": dict.fromkeys(errors or {}, "a sample")}
     return tick_of(number, REQUESTS, LATENCY_NS, **{"under_way": USERS, "users": USERS, **failed, **more})
 
@@ -81,6 +81,29 @@ def test_a_load_that_is_cut_short_keeps_what_was_measured(
         assert "not decided" in outcome.reasons[0].text
     if ReasonKind.LOAD_LOST in expected:
         assert outcome.reasons[0].text == "lost in mid-load: it died: its node has died"
+
+
+@pytest.mark.parametrize(
+    ("found", "log", "told"),
+    [
+        # By the last line of its log; without one, by its exit status.
+        ("exit status 1", "noise\n\nMemoryError:\x1b[1m no\troom\n \n", "it died: MemoryError:\\x1b[1m no room"),
+        ("exit status -9", "", "it died: exit status -9"),
+        ("", "", "it died"),
+        # A worker of another host says so itself, and may have been lost at another time.
+        (
+            "exit status 1",
+            "noise\n10.0.0.1/worker-1: the load engine died\n",
+            "10.0.0.1/worker-1: the load engine died",
+        ),
+        ("exit status 1", "noise\nfd00::1/worker-0 was lost at the end of the load: no news\n", ""),
+    ],
+)
+def test_a_loss_is_told_in_one_line_and_once(found: str, log: str, told: str) -> None:
+    """The reason has how the engine ended, or what a worker elsewhere said, without terminal escape sequences."""
+    reason = lost_in_mid_load(LoadFailed("it died", found=found, log_tail=log))
+    assert reason.kind is ReasonKind.LOAD_LOST
+    assert reason.text == (f"lost in mid-load: {told}" if told else log.splitlines()[-1])
 
 
 def test_a_load_that_never_began_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
