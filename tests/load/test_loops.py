@@ -78,14 +78,6 @@ def counted(reported: Histogram) -> tuple[Counter[int], int, int]:
     return Counter(reported.counts), reported.sum_ns, reported.max_ns
 
 
-def test_every_user_is_busy_all_the_time_and_never_with_two_requests() -> None:
-    """8 users of a server that takes 10 ms: at every moment 8 requests, each sent when the last was answered."""
-    simulation = Simulation(plan(Closed(8), ms=1000)).run()
-    assert {simulation.busy(ms * MS) for ms in range(1000)} == {simulation.most_at_once} == {8}
-    assert simulation.sends == sorted(8 * list(range(0, 1000 * MS, 10 * MS)))
-    assert len(simulation.opened) == 8
-
-
 def test_a_time_limit_stops_the_sending_and_waits_for_what_is_under_way() -> None:
     """Requests of 30 ms in a load of 100 ms: the fourth is counted at 120 ms; without requests in flight it ends."""
     simulation = Simulation(plan(Closed(2), ms=100), lambda _: Reply(30 * MS)).run()

@@ -90,20 +90,13 @@ def test_a_load_that_is_cut_short_keeps_what_was_measured(
         ("exit status 1", "noise\n\nMemoryError:\x1b[1m no\troom\n \n", "it died: MemoryError:\\x1b[1m no room"),
         ("exit status -9", "", "it died: exit status -9"),
         ("", "", "it died"),
-        # A worker of another host says so itself, and may have been lost at another time.
-        (
-            "exit status 1",
-            "noise\n10.0.0.1/worker-1: the load engine died\n",
-            "10.0.0.1/worker-1: the load engine died",
-        ),
-        ("exit status 1", "noise\nfd00::1/worker-0 was lost at the end of the load: no news\n", ""),
     ],
 )
 def test_a_loss_is_told_in_one_line_and_once(found: str, log: str, told: str) -> None:
-    """The reason has how the engine ended, or what a worker elsewhere said, without terminal escape sequences."""
+    """The reason has how the engine ended, without terminal escape sequences."""
     reason = lost_in_mid_load(LoadFailed("it died", found=found, log_tail=log))
     assert reason.kind is ReasonKind.LOAD_LOST
-    assert reason.text == (f"lost in mid-load: {told}" if told else log.splitlines()[-1])
+    assert reason.text == f"lost in mid-load: {told}"
 
 
 def test_a_load_that_never_began_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -31,7 +30,6 @@ SECRET, OTHER = "hf_abcdefghijkl", "sk-ABCDEFGHIJKL"
 EDGES = st.integers(1, 35_000).map(lambda around: int(1.001**around))
 """Histogram at a bucket's very edge, which a rounding would put into the next."""
 DURATIONS = st.integers(0, 10**13) | st.integers(0, 3000) | EDGES | EDGES.map(lambda edge: max(0, edge - 1))
-FAILED = st.tuples(st.sampled_from(["timeout", "protocol", "status 503"]), st.text(max_size=3))
 KEEPING: list[Literal["all", "some", "none"]] = ["all", "some", "none"]
 
 
@@ -64,23 +62,6 @@ def test_a_histogram_is_that_of_its_durations_whenever_it_is_settled(pieces: lis
     buckets = dict(Counter(map(bucket_of, noted)))
     assert durations.close() == Histogram(buckets, sum(noted), max(noted, default=0))
     assert durations.close() == Histogram()
-
-
-@given(failed=st.lists(FAILED))
-def test_failures_are_counted_by_kind_with_the_first_sight_of_each(failed: list[tuple[str, str]]) -> None:
-    """Numbers and samples are those of a plain recount; a failure without a connection was not sent."""
-    counters = TickCounters()
-    counters.begin(0, 0)
-    for kind, sample in failed:
-        counters.fail(kind, sample)
-    tick = close(counters, 100)
-    kinds = [kind for kind, _ in failed]
-    assert tick.errors == {kind: kinds.count(kind) for kind in kinds}
-    assert tick.error_samples == dict(reversed(failed))
-    assert (tick.sent, tick.in_flight_ns) == (0, 0)
-
-
-# -- answers
 
 
 @pytest.mark.parametrize("payloads", [1, DISTINCT_ANSWERS + 5])
@@ -149,42 +130,3 @@ def test_a_sample_is_short_and_shows_no_secret_nor_the_half_of_one(
         sample = close(counters).error_samples[kind]
         assert not any(part in sample.replace(OTHER, "") for part in (SECRET[:5], OTHER[:5]))
         assert len(sample) <= SAMPLE_CHARACTERS + len(OTHER) + 1
-
-
-# -- requests under way
-
-
-TIMES = st.integers(0, 1000)
-
-
-@given(
-    requests=st.lists(st.tuples(TIMES, st.integers(1, 500), st.integers(0, 50), st.booleans()), max_size=20),
-    ends=st.sets(TIMES, min_size=1, max_size=6),
-    open_loop=st.booleans(),
-)
-@example(requests=[(20, 110, 0, False), (50, 170, 0, True)], ends={100, 200, 300}, open_loop=False)
-def test_every_tick_accounts_exactly_for_sent_and_under_way(
-    *, requests: list[tuple[int, int, int, bool]], ends: set[int], open_loop: bool
-) -> None:
-    """For any requests and any ticks: in each tick the requests sent, and the overlap of each request with the tick."""
-    counters = TickCounters()
-    counters.begin(0, 0)
-    for begin_ns, end_ns in pairwise([0, *sorted(ends - {0})]):
-        for sent_ns, took_ns, late_ns, fails in requests:
-            if not begin_ns < sent_ns + took_ns <= end_ns:
-                continue
-            if fails:
-                counters.fail("timeout", "", under_way_ns=took_ns)
-                continue
-            answer(counters, b"", latency_ns=took_ns + (late_ns if open_loop else 0))
-            if open_loop:
-                counters.service.note(took_ns)
-        under_way = [sent_ns for sent_ns, took_ns, *_ in requests if sent_ns <= end_ns < sent_ns + took_ns]
-        tick = counters.close(end_ns, 0, under_way, open_loop=open_loop)
-        overlap = sum(
-            max(0, min(end_ns, sent_ns + took_ns) - max(begin_ns, sent_ns)) for sent_ns, took_ns, *_ in requests
-        )
-        sent = sum(begin_ns < sent_ns <= end_ns or sent_ns == begin_ns == 0 for sent_ns, *_ in requests)
-        assert (tick.in_flight_ns, tick.sent, tick.under_way) == (overlap, sent, len(under_way))
-        assert tick.oldest_ns == max((end_ns - sent_ns for sent_ns in under_way), default=0)
-        assert open_loop or tick.due == tick.sent

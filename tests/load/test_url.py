@@ -31,11 +31,6 @@ def test_a_url_says_where_and_what(url: str, endpoint: Endpoint, path: str) -> N
     assert endpoint_of(url) == (endpoint, path)
 
 
-def test_what_the_options_add() -> None:
-    """Streams."""
-    assert endpoint_of("http://h/", stream=True)[0].protocol == "sse"
-
-
 @pytest.mark.parametrize(
     "url",
     [
