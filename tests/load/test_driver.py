@@ -71,15 +71,6 @@ sys.stdin.buffer.read()
     return tmp_path
 
 
-def fail_to_import(folder: Path, *names: str) -> None:
-    """Put modules of these names into the folder whose import fails."""
-    for name in names:
-        (folder / f"{name}.py").write_text("raise ImportError(f'{__file__} is imported')")
-
-
-# -- the start
-
-
 @pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """No engine can be started: what is refused before is refused all the same."""
@@ -97,7 +88,8 @@ def test_modules_of_the_working_folder_are_not_the_engines(
     server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A project may have a file named as a module of the standard library, or as one of the engine's."""
-    fail_to_import(tmp_path, "select", "socket", "runpy", "typing", "msgspec", "pytest_gpuserve")
+    for name in ("select", "socket", "runpy", "typing", "msgspec", "pytest_gpuserve"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError(f'{__file__} is imported')")
     monkeypatch.chdir(tmp_path)
     with Engines(plan(server.port, requests=3)) as engines:
         assert Totals(engines).take_to_end().requests == 3
@@ -117,9 +109,6 @@ def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: p
     assert caught.value.log_tail == "why"
 
 
-# -- ticks
-
-
 def test_engines_that_end_at_different_ticks_are_one_load(server: Serving) -> None:
     """One of two engines has one request of three: after its end the other goes on alone, up to the one last tick."""
     with Engines(plan(server.port, "/ok?ms=200", connections=2, requests=3), 2) as engines:
@@ -130,9 +119,6 @@ def test_engines_that_end_at_different_ticks_are_one_load(server: Serving) -> No
     assert max(tick.under_way for tick in totals.ticks) == 2
     # The one alone is under way for as long as both were together: ten ticks, where the machine has time for all.
     assert sum(tick.under_way == 1 for tick in totals.ticks) >= 3
-
-
-# -- the end
 
 
 def test_closed_engines_are_gone_and_may_be_closed_again(server: Serving) -> None:
@@ -172,9 +158,6 @@ def test_engines_that_were_not_told_to_begin_are_ended(server: Serving, monkeypa
     assert remains() == set()
 
 
-# -- failures
-
-
 def test_an_engine_that_is_killed_is_no_short_measurement(server: Serving) -> None:
     """One of two engines killed under load ends in LoadFailed that names the signal, not in a last tick."""
     with Engines(plan(server.port, "/ok?ms=5"), 2) as engines:
@@ -209,9 +192,6 @@ def test_garbage_instead_of_a_tick_is_refused(fake_engine: Path, said: bytes) ->
         assert [engines.next_tick() for _ in ticks] == ticks
         with pytest.raises(LoadFailed, match="garbled"):
             engines.next_tick()
-
-
-# -- limits
 
 
 @pytest.mark.usefixtures("no_engine")
