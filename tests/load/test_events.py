@@ -39,6 +39,7 @@ WORD = delta(content="wörd")
 FINISH = chunk({"index": 0, "delta": {}, "finish_reason": "length"})
 USAGE = chunk(usage={"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12})
 DONE = b"data: [DONE]\n\n"
+IN_STREAM = "error in a stream"
 ANSWER = ROLE + WORD + WORD + FINISH + USAGE + DONE
 """Two chunks with content, which are five tokens."""
 
@@ -211,37 +212,29 @@ def test_an_answer_that_is_cut_off_before_its_end_is_said_is_never_good(
         pytest.param(ROLE, 0, id="role and empty content"),
         pytest.param(delta(role="assistant", content=None), 0, id="role and null"),
         pytest.param(WORD, 1, id="content"),
-        pytest.param(delta(role="assistant", content="w"), 1, id="role and content"),
         pytest.param(delta(content=[{"type": "text", "text": "w"}]), 1, id="content in parts"),
         pytest.param(delta(reasoning_content="hm"), 1, id="reasoning_content"),
         pytest.param(delta(reasoning="hm"), 1, id="reasoning"),
-        pytest.param(delta(reasoning_content="", reasoning=None), 0, id="empty reasoning"),
         pytest.param(delta(tool_calls=[{"index": 0, "function": {"arguments": "{"}}]), 1, id="tool call"),
-        pytest.param(delta(tool_calls=[]), 0, id="no tool call"),
         pytest.param(delta(function_call={"name": "f"}), 1, id="function call"),
         pytest.param(chunk({"index": 0, "text": "w"}), 1, id="completion"),
-        pytest.param(chunk({"index": 0, "text": "", "finish_reason": "stop"}), 0, id="empty completion"),
         pytest.param(chunk({"index": 0, "delta": {}}, {"index": 1, "delta": {"content": "w"}}), 1, id="second choice"),
         pytest.param(chunk({"index": 0, "delta": None}), 0, id="null delta"),
         pytest.param(delta(refusal="I cannot"), 1, id="refusal"),
         pytest.param(delta(audio={"data": "AAA="}), 1, id="audio"),
-        pytest.param(FINISH, 0, id="finish"),
         pytest.param(USAGE, 0, id="usage"),
         pytest.param(b'data: {"choices": null, "usage": {"completion_tokens": 5}}\n\n', 0, id="usage, null choices"),
-        pytest.param(b'data: {"usage": {"completion_tokens": 5}}\n\n', 0, id="usage alone"),
         pytest.param(b'data: {"choices": [null]}\n\n', 0, id="null choice"),
         pytest.param(b'data: {"error": {"message": "the engine died"}}\n\n', 0, id="error"),
         pytest.param(b'data: {"token": "a", "error": null}\n\n', 1, id="no error"),
         # What only Python's JSON reads.
         pytest.param(ROLE.replace(b'"logprobs": null', b'"logprobs": NaN'), 0, id="role and NaN"),
-        pytest.param(ROLE.replace(b'"m"', b'"\\ud83d"'), 0, id="role and half a pair"),
         # The text of an answer may look like a chunk's fields, and those of its log-probabilities are no content.
         pytest.param(chunk({"delta": {}, "logprobs": {"content": [{"token": "w"}]}}), 0, id="log-probabilities"),
         pytest.param(delta(content='{"choices": []}'), 1, id="JSON in content"),
         # No chunks of this API: as plain text.
         pytest.param(b'data: {"token": 1}\n\n', 1, id="other JSON"),
         pytest.param(b'data: {"choices": [\n\n', 1, id="cut JSON"),
-        pytest.param(b'data: {"choices": "none"}\n\n', 1, id="other choices"),
         pytest.param(b'data: {"choices": [], "id": "\xff"}\n\n', 0, id="text that is none in a field of no interest"),
         pytest.param(b'data: {"choices": [{"text": "\xff"}]}\n\n', 1, id="text that is none"),
         pytest.param(b'data: {"choices": [{"text": ' + b"[" * 100_000 + b"\n\n", 1, id="endless nesting"),
@@ -262,14 +255,7 @@ def test_an_answer_says_how_many_tokens_it_has(size: int) -> None:
     stream = b"".join([ROLE, *growing, FINISH])
     assert read(*(stream[place : place + size] for place in range(0, len(stream), size))).tokens == 4
     assert read(WORD + chunk(usage={"completion_tokens": 5.0, "cost": math.nan})).tokens == 5
-    for odd in (
-        {},
-        {"completion_tokens": True},
-        {"completion_tokens": None},
-        {"completion_tokens": -1},
-        {"completion_tokens": "many"},
-        None,
-    ):
+    for odd in (None, {}, *({"completion_tokens": count} for count in (True, None, -1, "many"))):
         assert read(WORD + chunk(usage=odd)).tokens is None
 
 
@@ -288,38 +274,25 @@ def test_an_answer_says_how_many_tokens_it_has(size: int) -> None:
         pytest.param(ROLE + delta(content="") + FINISH + USAGE, "", id="tokens that make no text"),
         # The end was not said.
         pytest.param(ROLE + WORD, "end not said", id="cut"),
-        pytest.param(ROLE, "end not said", id="cut before content"),
         pytest.param(WORD + USAGE, "end not said", id="usage is no end"),
-        pytest.param(WORD + FINISH[:-1], "end not said", id="finish cut"),
-        pytest.param(WORD + DONE[:-1], "end not said", id="[DONE] cut"),
         pytest.param(WORD + chunk({"index": 1, "text": "w"}) + FINISH, "end not said", id="one choice of two"),
         pytest.param(WORD + chunk({"index": 0, "delta": {}, "finish_reason": ""}), "end not said", id="empty reason"),
         # Errors.
-        pytest.param(WORD + b'data: {"error": {"code": 500}}\n\n' + DONE, "error in a stream", id="error"),
-        pytest.param(WORD + b'data: {"error": "CUDA OOM", "error_type": "g"}\n\n', "error in a stream", id="TGI"),
-        pytest.param(WORD + FINISH + b'error: {"code": 500}\n\n' + DONE, "error in a stream", id="llama.cpp"),
-        pytest.param(b'error: {"code": 400}\n\n' + DONE, "error in a stream", id="llama.cpp, first"),
-        pytest.param(WORD + b"event: error\ndata: boom\n\n" + DONE, "error in a stream", id="event: error"),
-        pytest.param(WORD + b"event:error\n" + DONE, "error in a stream", id="event: error without data"),
-        pytest.param(b"data: a\n\nevent: error\ndata: boom\n\n", "error in a stream", id="mosec, plain text"),
-        pytest.param(
-            WORD + b'data: {"object": "error", "message": "m", "code": 500}\n\n' + DONE, "error in a stream", id="vLLM"
-        ),
-        pytest.param(
-            WORD + b'data: {"type": "InternalServerError", "message": "m"}\n\n' + DONE, "error in a stream", id="type"
-        ),
-        pytest.param(WORD + FINISH + b'{"error": {"code": 500}}\n', "error in a stream", id="bare JSON"),
-        pytest.param(
-            WORD + b'{"object":"error","message":"m"}\n\n' + DONE, "error in a stream", id="bare JSON by its type"
-        ),
-        pytest.param(WORD + b'{\n  "error": {\n' + DONE, "error in a stream", id="bare JSON of several lines"),
+        pytest.param(WORD + b'data: {"error": {"code": 500}}\n\n' + DONE, IN_STREAM, id="error"),
+        pytest.param(WORD + b'data: {"error": "CUDA OOM", "error_type": "g"}\n\n', IN_STREAM, id="TGI"),
+        pytest.param(WORD + FINISH + b'error: {"code": 500}\n\n' + DONE, IN_STREAM, id="llama.cpp"),
+        pytest.param(b'error: {"code": 400}\n\n' + DONE, IN_STREAM, id="llama.cpp, first"),
+        pytest.param(WORD + b"event: error\ndata: boom\n\n" + DONE, IN_STREAM, id="event: error"),
+        pytest.param(WORD + b"event:error\n" + DONE, IN_STREAM, id="event: error without data"),
+        pytest.param(b"data: a\n\nevent: error\ndata: boom\n\n", IN_STREAM, id="mosec, plain text"),
+        pytest.param(WORD + b'data: {"object": "error", "message": "m", "code": 500}\n\n' + DONE, IN_STREAM, id="vLLM"),
+        pytest.param(WORD + b'data: {"type": "InternalServerError", "message": "m"}\n\n' + DONE, IN_STREAM, id="type"),
+        pytest.param(WORD + FINISH + b'{"error": {"code": 500}}\n', IN_STREAM, id="bare JSON"),
+        pytest.param(WORD + b'{"object":"error","message":"m"}\n\n' + DONE, IN_STREAM, id="bare JSON by its type"),
+        pytest.param(WORD + b'{\n  "error": {\n' + DONE, IN_STREAM, id="bare JSON of several lines"),
         pytest.param(b'{"error": "too long"}', "no tokens", id="bare JSON without a line end"),
-        pytest.param(
-            WORD + chunk({"index": 0, "delta": {}, "finish_reason": "abort"}) + DONE, "error in a stream", id="SGLang"
-        ),
-        pytest.param(
-            chunk({"index": 0, "text": "w", "finish_reason": "error"}), "error in a stream", id="finish reason"
-        ),
+        pytest.param(WORD + chunk({"index": 0, "delta": {}, "finish_reason": "abort"}) + DONE, IN_STREAM, id="SGLang"),
+        pytest.param(chunk({"index": 0, "text": "w", "finish_reason": "error"}), IN_STREAM, id="finish reason"),
         # No answers.
         pytest.param(DONE, "no tokens", id="[DONE] without an answer"),
         pytest.param(ROLE + FINISH + DONE, "no tokens", id="no content"),
@@ -328,7 +301,6 @@ def test_an_answer_says_how_many_tokens_it_has(size: int) -> None:
         ),
         pytest.param(b"", "no tokens", id="empty"),
         pytest.param(WORD + WORD[:-30] + b"\n\n" + FINISH, "unreadable event", id="half a chunk"),
-        pytest.param(WORD[:-30] + b"\n\n", "unreadable event", id="half a chunk alone"),
         pytest.param(WORD + b"data: boom\n\n" + DONE, "unreadable event", id="text among chunks"),
     ],
 )
