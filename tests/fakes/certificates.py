@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Certificates:
-    """What a server shows, and what a client must trust to believe it.
+    """Files of an authority and a server.
 
     Args:
-        ca_file: The authority's certificate, which is signed by itself.
+        ca_file: The authority's certificate, which is signed by itself and which a client has to trust.
         server_file: The server's certificate and key, for the name ``localhost`` and the address 127.0.0.1.
     """
 

@@ -33,7 +33,7 @@ class Node(BaseModel):
 
 
 class Cat(BaseModel):
-    """Is told from a dog by a field that has a default."""
+    """Differs from a dog by a field that has a default."""
 
     kind: Literal["cat"] = "cat"
     lives: int
@@ -46,7 +46,7 @@ class Dog(BaseModel):
 
 
 class Question(BaseModel):
-    """All of it."""
+    """Has a field of each kind."""
 
     text: str = Field(min_length=3)
     known: str = Field(examples=["a fox"], pattern="^a fox$")

@@ -20,7 +20,7 @@ Event = tuple[object, ...]
 
 
 class _AnyAnswer(dict[bytes, "list[int | bytes]"]):
-    """Counts of answers of which each has come before; each count has its answer beside it."""
+    """Counts of answers as if each had come before; each count has its answer beside it."""
 
     def __missing__(self, body: bytes) -> list[int | bytes]:
         return self.setdefault(body, [0, body])
@@ -31,15 +31,15 @@ class _AnyAnswer(dict[bytes, "list[int | bytes]"]):
 
 
 class User(NoStreams):
-    """The issuer of one slot, who sends the next request as soon as one has ended, and keeps a record.
+    """The issuer of one slot, which sends the next request as soon as one has ended, and keeps a record.
 
     Args:
-        known: Answers that are recognised, shared with another user's slot; None shares them with nobody.
+        known: Recognised answers, shared with another user's slot; None shares them with none.
         remembers: Whether answers are remembered at all.
-        room: Of its socket.
+        room: Room of its socket.
         goes_on: Whether the next request follows an answer.
-        payload: What is sent.
-        transport: The slot's.
+        payload: The request.
+        transport: Maker of the slot's transport.
         asks_to_close: Whether the payload asks the server to close the connection.
         repeats: Whether the slot sends the next request by itself; the record is the same.
     """

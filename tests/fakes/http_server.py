@@ -43,7 +43,7 @@ BIG: Final = b"0123456789abcdef" * (1 << 16)
 
 @dataclass
 class Seen:
-    """What the server saw of one path.
+    """Record of one path.
 
     Args:
         requests: Requests read to their end.
@@ -106,7 +106,7 @@ RESETTING: Final = frozenset({"/reset"})
 
 @dataclass
 class FakeServer:
-    """Everything that the server knows."""
+    """State of the server."""
 
     seen: defaultdict[str, Seen] = field(default_factory=lambda: defaultdict(Seen))
     in_service: Counter[str] = field(default_factory=Counter)
@@ -230,7 +230,7 @@ class Serving:
     context: ssl.SSLContext | None = None
 
     def seen(self, path: str) -> Seen:
-        """Ask what it saw of a path."""
+        """Ask the server for its record of a path."""
         scheme = "https" if self.context else "http"
         url = f"{scheme}://127.0.0.1:{self.port}/seen"
         with urllib.request.urlopen(url, timeout=30, context=self.context) as answer:

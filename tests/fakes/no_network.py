@@ -1,8 +1,8 @@
-"""Openings, sockets and a reactor of the test's own, in place of the network below a transport of the load engine."""
+"""Openings, sockets and a reactor of a test, in place of the network below a transport of the load engine."""
 
 from __future__ import annotations
 
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
 from typing import TYPE_CHECKING, cast
 
 from pytest_gpuserve.load.engine.reactor import Reactor
@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 PAYLOAD = b"request"
 
 
+def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
+    """Cut data at these places, wherever they are; no piece is empty."""
+    ends = sorted({place % (len(data) + 1) for place in places} | {0, len(data)})
+    return [data[begin:end] for begin, end in pairwise(ends)]
+
+
 class FakeSocket:
     """Receives what the test puts into it, and takes as much as the test allows.
 
     Args:
-        room: How many bytes each call of ``send`` takes, all after the last one; an exception is raised.
+        room: Bytes that each call of ``send`` takes, all after the last one; an exception is raised.
     """
 
     def __init__(self, room: Iterable[int | OSError] = ()) -> None:
@@ -69,9 +75,9 @@ def room_for(count: int | None) -> Iterator[int | OSError]:
 
 
 class FakeReactor(Reactor):
-    """Remembers what is watched, and does nothing by itself.
+    """Remembers the watched events, and does nothing by itself.
 
-    It closes at once, because nothing here has a number that another could take.
+    It closes at once, because no socket here has a number that another could take.
     """
 
     def __init__(self) -> None:

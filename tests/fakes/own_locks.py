@@ -1,6 +1,6 @@
-"""A pytest plugin (``-p tests.fakes.own_locks``) by which a run waits for nobody else who measures on this machine.
+"""A pytest plugin (``-p tests.fakes.own_locks``) whose runs do not wait for other measurements on this machine.
 
-It is for runs whose numbers nobody heeds: those of the plugin's own tests, several of which run at once.
+It is for tests of the plugin, several of which run at once and whose numbers do not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OWN_LOCKS: Final = ("-p", "tests.fakes.own_locks")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Look for locks in that folder."""
+    """Put device locks into that folder."""
     from pytest_gpuserve.device import lock
 
     folder = Path(os.environ[LOCKS_VARIABLE])

@@ -29,18 +29,18 @@ BODY = b"right"
 
 @dataclass(frozen=True)
 class Reply:
-    """What the server makes of a request.
+    """The server's reply to a request.
 
     Args:
-        after_ns: When, from the send; None for never.
-        kind: The error's; empty for a good answer.
-        body: Of the answer.
+        after_ns: Time from the send; None for never.
+        kind: The error's kind; empty for a good answer.
+        body: Body of the answer.
         keep: Whether the connection stays.
-        lost: Whether the connection is lost instead of an answer given.
-        first_ns: Of a stream, when its first content came, from the send; None where there was none.
-        tokens: Of a stream, how many it says that it has, each in a chunk of its own.
-        tail_ns: Of a stream, how long it goes on after its last content.
-        is_stream: Whether it is one.
+        lost: Whether the connection is lost instead of an answer.
+        first_ns: A stream's time to its first content from the send; None without content.
+        tokens: Number of tokens that a stream reports, each in a chunk of its own.
+        tail_ns: Time for which a stream goes on after its last content.
+        is_stream: Whether it is a stream.
     """
 
     after_ns: int | None = 10 * MS
@@ -59,12 +59,12 @@ class Sent:
     """A request that arrived at the server.
 
     Args:
-        at_ns: When.
-        number: Of the request.
-        payload: What arrived.
-        place: Of its slot.
-        intended_ns: When it was due.
-        end_ns: When the client had its end, or gave it up; None while it is under way.
+        at_ns: Time of arrival.
+        number: Number of the request.
+        payload: Its bytes.
+        place: Place of its slot.
+        intended_ns: Time when it was due.
+        end_ns: Time when the client had its end, or gave it up; None while it is under way.
         good: Whether it was answered well.
     """
 
@@ -83,12 +83,12 @@ class Simulation:
 
     Args:
         plan: The load.
-        serve: What becomes of a request.
-        opens: Of the so manieth connection, when it is open or fails, from the attempt, and the error's kind if so.
-        begin_ns: The load's begin.
-        most_slots: How many the limit on open files allows.
-        stopped: From when to when the engine does not run, while the server does.
-        look_ns: What it takes to look at the clock.
+        serve: Makes the reply to a request.
+        opens: Time from the attempt at which a connection, by its number, opens or fails, and the error's kind.
+        begin_ns: Begin of the load.
+        most_slots: Number of slots that the limit on open files allows.
+        stopped: Begin and end of a pause of the engine during which the server runs on.
+        look_ns: Time of a look at the clock.
     """
 
     plan: Plan
@@ -118,7 +118,7 @@ class Simulation:
     # -- the engine
 
     def run(self) -> Simulation:
-        """Run to the load's end, but no longer than anybody wants to wait for it."""
+        """Run to the load's end, within a limit."""
         if not self.now_ns:
             self.at(self.begin_ns, lambda: self.counters.begin(self.now_ns, 0))
             self.loop.begin(self.begin_ns, self._end)
@@ -163,7 +163,7 @@ class Simulation:
         heapq.heappush(self._events, (when_ns, self._count, callback))
 
     def perf_counter_ns(self) -> int:
-        """Return the time, which is taken by nothing else than looking at it."""
+        """Return the time; only a look at it takes time."""
         self.now_ns += self.look_ns
         return self.now_ns
 
@@ -187,7 +187,7 @@ class Simulation:
     # -- what there was
 
     def busy(self, after_ns: int) -> int:
-        """Return how many requests were under way so long after the begin."""
+        """Return the number of requests under way so long after the begin."""
         at_ns = self.begin_ns + after_ns
         return sum(sent.at_ns <= at_ns and (sent.end_ns is None or at_ns < sent.end_ns) for sent in self.sent)
 
@@ -204,12 +204,12 @@ class Simulation:
 
     @property
     def numbers(self) -> list[int]:
-        """Of the requests that were sent, in order."""
+        """Numbers of the sent requests, in order."""
         return sorted(sent.number for sent in self.sent)
 
     @property
     def sends(self) -> list[int]:
-        """When requests were sent, from the begin."""
+        """Times of sends, from the begin."""
         return [sent.at_ns - self.begin_ns for sent in self.sent]
 
     @property

@@ -16,8 +16,7 @@ from pytest_gpuserve.load.engine.streams import MAX_EVENT_BYTES, StreamAnswer, S
 from pytest_gpuserve.load.engine.transport import IDLE, FaultKind
 from pytest_gpuserve.load.request import StreamOptions
 from tests.fakes.http_connection import User
-from tests.fakes.no_network import FakeOpening
-from tests.fakes.pieces import cut
+from tests.fakes.no_network import FakeOpening, cut
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.transport import Slot, Stream

@@ -21,8 +21,7 @@ from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE
 from pytest_gpuserve.load.engine.transport import Transfer
 from tests.fakes.http_connection import Event, User
 from tests.fakes.http_server import ANSWERS, BIG, BODY, ok
-from tests.fakes.no_network import PAYLOAD, FakeOpening
-from tests.fakes.pieces import cut
+from tests.fakes.no_network import PAYLOAD, FakeOpening, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,8 +32,7 @@ from pytest_gpuserve.load.engine.http2_codec import (
 )
 from pytest_gpuserve.load.engine.reactor import WRITABLE
 from tests.fakes.http2_peer import HEAD, OK, Caller, block, end, head, message, number, right
-from tests.fakes.no_network import PAYLOAD, FakeOpening, room_for
-from tests.fakes.pieces import cut
+from tests.fakes.no_network import PAYLOAD, FakeOpening, cut, room_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

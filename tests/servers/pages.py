@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_gpuserve.servers.base import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Pages(ThreadingHTTPServer):
@@ -64,3 +70,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
+
+
+@contextmanager
+def pages() -> Iterator[Pages]:
+    """Run the server in a thread until the block ends."""
+    with Pages() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

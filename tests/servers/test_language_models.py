@@ -16,9 +16,8 @@ from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.language_models import ENGINES
 from pytest_gpuserve.servers.metric_names import MetricNames
 from tests.fakes.children.toolkit import HERE
-from tests.fakes.threads import in_a_thread
 from tests.servers.deployments import Starts, loaded
-from tests.servers.pages import Pages
+from tests.servers.pages import pages
 from tests.servers.somebody import FACTORY
 
 
@@ -94,8 +93,8 @@ def test_counters_by_the_name_of_the_engine(engine: str) -> None:
     ],
 )
 def test_models_are_settings(status: int, body: bytes, settings: dict[str, str]) -> None:
-    """As vLLM and llama.cpp list them; where they are not listed, or not to everybody, nothing is known of them."""
-    with in_a_thread(Pages()) as web:
+    """Models are listed as by vLLM and llama.cpp; without a readable list nothing is known of them."""
+    with pages() as web:
         web.status, web.body = status, body
         found = MetricNames(requests="r", models="/v1/models").read_models(web.site())
     assert found == {name: ServerSetting(used) for name, used in settings.items()}

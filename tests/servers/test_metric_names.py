@@ -16,8 +16,7 @@ from pytest_gpuserve.measure.window import COMPUTE
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.metric_names import MetricNames
-from tests.fakes.threads import in_a_thread
-from tests.servers.pages import Pages
+from tests.servers.pages import Pages, pages
 
 PAGE = """
 # TYPE go_gc_duration_seconds summary
@@ -160,8 +159,8 @@ def refusal(page: Pages, start_timeout_seconds: float = 120.0) -> ServerFailed:
 
 
 def test_what_is_no_answer_is_refused() -> None:
-    """Only 200 counts, whatever the page says; a closed connection and a refused one are named, with what helps."""
-    with in_a_thread(Pages()) as web:
+    """Only status 200 counts; a closed and a refused connection are named with remedies."""
+    with pages() as web:
         web.body = PAGE.encode() + b"\xff"
         for web.status in (204, 302, 404, 500):
             assert refusal(web).found.startswith(f"status {web.status}: ")
@@ -176,8 +175,8 @@ def test_what_is_no_answer_is_refused() -> None:
 
 
 def test_a_slow_page_is_waited_for_by_the_start_timeout() -> None:
-    """A quarter of it; the message names it, and a value that helps does help."""
-    with in_a_thread(Pages()) as web:
+    """A page has a quarter of the start timeout; the error proposes a value that helps."""
+    with pages() as web:
         web.body, web.seconds = PAGE.encode(), 0.3
         problem = refusal(web, 1.0)
         assert (problem.found, problem.remedies[0]) == (

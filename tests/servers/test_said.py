@@ -15,8 +15,7 @@ from pytest_gpuserve.process.ready import Ask, Patience, http_probe
 from pytest_gpuserve.servers.instance import Readiness
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.triton_api import query_triton, read_configs
-from tests.fakes.threads import in_a_thread
-from tests.servers.pages import Pages
+from tests.servers.pages import Pages, pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +40,7 @@ def bodies(most: int) -> Iterator[bytes]:
 @pytest.fixture(scope="module")
 def page() -> Iterator[Pages]:
     """A server of one page."""
-    with in_a_thread(Pages()) as server:
+    with pages() as server:
         yield server
 
 

@@ -1,4 +1,4 @@
-"""What the tests of processes share: commands for the awkward children beside this file, and waiting for facts."""
+"""Commands for the awkward children beside this file, and waiting for facts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def program(*argv: str, folder: Path) -> Command:
 
 
 def printed(code: str, *arguments: str, env: Mapping[str, str], seconds: float = 60) -> str:
-    """What a piece of Python prints in a process of its own; a word on its standard error is a failure."""
+    """Output of a piece of Python in a process of its own; a word on its standard error is a failure."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env=env,
@@ -62,7 +62,7 @@ def stay() -> NoReturn:
 
 @contextmanager
 def busy(*arguments: str) -> Iterator[int]:
-    """A process that uses a whole core from now on, or what others leave it of one; yields its pid."""
+    """A process that uses all that it gets of a core; yields its pid."""
     command = [sys.executable, "-c", "print(flush=True)\nwhile True: pass", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
         try:
@@ -82,7 +82,7 @@ def eventually(fact: Callable[[], bool], what: str, seconds: float = SAFETY_SECO
 
 
 def segments_of(processes: Iterable[psutil.Process]) -> list[Path]:
-    """Files in /dev/shm that these processes use now: other sessions on this machine make and use others."""
+    """Files in /dev/shm that these processes use now; other sessions on this machine use others."""
     used = {inode for process in processes for inode in shared_of(process.pid)}
     with os.scandir("/dev/shm") as entries:
         return [Path(entry.path) for entry in entries if entry.inode() in used]

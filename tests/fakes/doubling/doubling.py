@@ -1,4 +1,4 @@
-"""The model that all kinds of servers serve in the tests: it doubles, in a known time a batch, and keeps count."""
+"""The model of all kinds of servers in the tests: it doubles, takes a known time a batch, and keeps count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNTS_VARIABLE = "DOUBLING_COUNTS"
 
 
 def work(size: int) -> None:
-    """Take the time that a batch takes, whatever its size, and note it."""
+    """Take the time of a batch of any size, and note it."""
     time.sleep(SECONDS_A_BATCH)
     with open(os.environ[COUNTS_VARIABLE], "a") as file:  # noqa: PTH123 -- one write, in appending mode
         file.write(f"{size} {time.monotonic():.3f} {os.getpid()}\n")

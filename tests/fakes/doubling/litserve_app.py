@@ -36,7 +36,7 @@ def options() -> argparse.Namespace:
 
 
 class Configured(ls.LitAPI):
-    """What all kinds have in common."""
+    """Common part of all kinds."""
 
     def __init__(self, arguments: argparse.Namespace, **more: object) -> None:
         super().__init__(**more)
@@ -95,7 +95,7 @@ class Digits(Configured):
 
 
 class Steps(Configured):
-    """Answers digit by digit, all numbers that are there side by side."""
+    """Answers digit by digit; all present numbers advance together."""
 
     def setup(self, device: str) -> None:
         """Begin with no number."""
@@ -114,7 +114,7 @@ class Steps(Configured):
         return bool(self.left)
 
     def has_capacity(self) -> bool:
-        """Whether there is room for another one."""
+        """Whether there is room for another number."""
         return bool(len(self.left) < MOST_AT_ONCE)
 
     def step(self, outputs: list[Output] | None) -> list[Output]:

@@ -26,20 +26,8 @@ def build_fake_nvml(folder: Path) -> Path:
     library = folder / LIBRARY
     if not library.exists():
         partial = folder / f"{LIBRARY}.{os.getpid()}"
-        command = [
-            "cc",
-            "-shared",
-            "-fPIC",
-            "-std=c11",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-pthread",
-            "-o",
-            str(partial),
-            str(_SOURCE),
-        ]
-        subprocess.run(command, check=True)
+        options = ("-shared", "-fPIC", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pthread")
+        subprocess.run(["cc", *options, "-o", str(partial), str(_SOURCE)], check=True)
         partial.rename(library)
     return library
 

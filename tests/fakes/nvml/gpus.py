@@ -1,9 +1,9 @@
-"""Scripted GPUs for the fake of NVIDIA's management library: what it answers, when, and which calls fail.
+"""Scripted GPUs for the fake of NVIDIA's management library: its answers, their times, and failing calls.
 
     course = Course(100, (Step(700, Moment(from_ms=2000)),))
     environment = write(Script((T4, replace(H200, power_watts=course))), folder)
 
-Facts are what NVML gives, in the units of the fields' names. None is a fact that the GPU does not support.
+Facts have NVML's values in the units of the fields' names. None is a fact that the GPU does not support.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ XID: Final = 0x8
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """When something begins; without any of these it always is so.
+    """Begin of something; by default it always holds.
 
     Args:
-        call: At this call of the function, from 1, on that GPU (without a GPU: on any).
-        only: Whether at that call alone, and no longer at the next one.
-        from_ms: From so many milliseconds on after the script's epoch.
+        call: Number, from 1, of the call of the function on that GPU (without a GPU: on any).
+        only: Whether it holds at that call alone.
+        from_ms: Milliseconds after the script's epoch.
     """
 
     call: int | None = None
@@ -57,7 +57,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Process:
-    """A process on a GPU; memory in bytes, None where NVML does not tell."""
+    """A process on a GPU; memory in bytes, None if NVML does not report it."""
 
     pid: int
     memory_bytes: int | None
@@ -77,7 +77,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Course:
-    """A fact that changes; of the steps that have come the last one holds."""
+    """A fact that changes; the last step that has come holds."""
 
     first: Value
     steps: tuple[Step, ...]
@@ -89,7 +89,7 @@ ProcessFact = Processes | None | Course
 
 @dataclass(frozen=True)
 class Event:
-    """What ``nvmlEventSetWait_v2`` gives once: by default a critical XID error, whose number is the data."""
+    """A single result of ``nvmlEventSetWait_v2``: by default a critical XID error, whose number is the data."""
 
     data: int
     moment: Moment
@@ -101,10 +101,10 @@ class Error:
     """A function that fails.
 
     Args:
-        function: As in nvml.h, with its suffix, such as ``nvmlDeviceGetHandleByIndex_v2``.
+        function: Its name in nvml.h, with its suffix, such as ``nvmlDeviceGetHandleByIndex_v2``.
         code: nvmlReturn_t.
         gpu: The GPU on which it fails, by its place in ``Script.gpus``; None for any.
-        moment: When it fails.
+        moment: Time of the failure.
     """
 
     function: str
@@ -115,14 +115,14 @@ class Error:
 
 @dataclass(frozen=True)
 class FakeSlice:
-    """An instance of a divided GPU, which answers few questions, as the real ones do.
+    """An instance of a divided GPU, which like a real one supports few facts.
 
     Args:
-        profile: Such as ``1g.10gb``.
-        uuid: With ``MIG-`` in front.
-        memory_bytes: Of the slice.
-        memory_used_bytes: Of it.
-        processes: On it.
+        profile: Profile such as ``1g.10gb``.
+        uuid: UUID with ``MIG-`` in front.
+        memory_bytes: Size of its memory.
+        memory_used_bytes: Used part of it.
+        processes: Processes on the slice.
     """
 
     profile: str
@@ -134,11 +134,11 @@ class FakeSlice:
 
 @dataclass(frozen=True)
 class FakeGpu:
-    """One GPU: what it is, and what it does. Any fact but ``product``, ``uuid`` and ``pci`` may be a ``Course``.
+    """A GPU and its facts. Any fact but ``product``, ``uuid`` and ``pci`` may be a ``Course``.
 
     Args:
-        power_watts: Its integral over time is the energy counter, for which its steps are milliseconds in their order.
-        mig: 1: divided, into ``slices``.
+        power_watts: Power, whose integral over time is the energy counter; its steps are milliseconds in order.
+        mig: 1 if the GPU is divided into ``slices``.
     """
 
     product: str
@@ -173,10 +173,10 @@ class FakeGpu:
 
 @dataclass(frozen=True)
 class Script:
-    """What the fake answers.
+    """Answers of the fake.
 
     Args:
-        gpus: By index.
+        gpus: GPUs by index.
         errors: Functions that fail.
         driver: Version of the driver.
         cuda: 1000 * major + 10 * minor of the CUDA version.
@@ -250,7 +250,7 @@ DIVIDED_A100: Final = replace(
 
 
 def second(gpu: FakeGpu) -> FakeGpu:
-    """Another GPU of the same kind, as it would stand beside the first in one machine."""
+    """Another GPU of the same kind, beside the first in one machine."""
     return replace(gpu, uuid=f"GPU-2{gpu.uuid.removeprefix('GPU-')[1:]}", pci="00000000:AF:00.0")
 
 
