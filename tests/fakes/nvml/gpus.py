@@ -1,7 +1,7 @@
 """Scripted GPUs for the fake of NVIDIA's management library: its answers, their times, and failing calls.
 
     course = Course(100, (Step(700, Moment(from_ms=2000)),))
-    environment = write(Script((T4, replace(H200, power_watts=course))), folder)
+    environment = write(Script((T4, replace(H200, power_watts=course))), folder, library=library)
 
 Facts have NVML's values in the units of the fields' names. None is a fact that the GPU does not support.
 """
@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
-from tests.fakes.nvml.build import build_fake_nvml, fake_environment
+from tests.fakes.nvml.build import fake_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -191,53 +191,43 @@ class Script:
     epoch_ns: int | None = None
 
 
+def _of_a_data_center(
+    product: str,
+    uuid: str,
+    memory_mib: int,
+    capability: str,
+    watts: int,
+    *,
+    max_clocks: tuple[int, int],
+    application_clock: int | None = None,
+) -> FakeGpu:
+    """A GPU that can be divided; drivers of newer ones have given up application clocks."""
+    memory_clock = None if application_clock is None else max_clocks[1]
+    return FakeGpu(
+        product,
+        uuid=f"GPU-{uuid}-1111-2222-3333-444444444444",
+        memory_bytes=memory_mib * MIB,
+        compute_capability=capability,
+        power_limit_watts=watts,
+        power_default_watts=watts,
+        power_most_watts=watts,
+        max_sm_clock=max_clocks[0],
+        max_memory_clock=max_clocks[1],
+        application_graphics_clock=application_clock,
+        application_memory_clock=memory_clock,
+        default_application_graphics_clock=application_clock,
+        default_application_memory_clock=memory_clock,
+        mig=0,
+        most_slices=7,
+    )
+
+
 T4: Final = FakeGpu("Tesla T4")
-A100: Final = FakeGpu(
-    "NVIDIA A100-SXM4-80GB",
-    uuid="GPU-a1000000-1111-2222-3333-444444444444",
-    memory_bytes=81920 * MIB,
-    compute_capability="8.0",
-    power_limit_watts=400,
-    power_default_watts=400,
-    power_most_watts=400,
-    max_sm_clock=1410,
-    max_memory_clock=1593,
-    application_graphics_clock=1275,
-    application_memory_clock=1593,
-    default_application_graphics_clock=1275,
-    default_application_memory_clock=1593,
-    mig=0,
-    most_slices=7,
+A100: Final = _of_a_data_center(
+    "NVIDIA A100-SXM4-80GB", "a1000000", 81920, "8.0", 400, max_clocks=(1410, 1593), application_clock=1275
 )
-H100_PCIE: Final = FakeGpu(
-    "NVIDIA H100 PCIe",
-    uuid="GPU-1100c1e0-1111-2222-3333-444444444444",
-    memory_bytes=81559 * MIB,
-    compute_capability="9.0",
-    power_limit_watts=350,
-    power_default_watts=350,
-    power_most_watts=350,
-    max_sm_clock=1755,
-    max_memory_clock=1593,
-    # Drivers of newer GPUs have given up application clocks.
-    application_graphics_clock=None,
-    application_memory_clock=None,
-    default_application_graphics_clock=None,
-    default_application_memory_clock=None,
-    mig=0,
-    most_slices=7,
-)
-H200: Final = replace(
-    H100_PCIE,
-    product="NVIDIA H200",
-    uuid="GPU-20000000-1111-2222-3333-444444444444",
-    memory_bytes=143771 * MIB,
-    power_limit_watts=700,
-    power_default_watts=700,
-    power_most_watts=700,
-    max_sm_clock=1980,
-    max_memory_clock=3201,
-)
+H100_PCIE: Final = _of_a_data_center("NVIDIA H100 PCIe", "1100c1e0", 81559, "9.0", 350, max_clocks=(1755, 1593))
+H200: Final = _of_a_data_center("NVIDIA H200", "20000000", 143771, "9.0", 700, max_clocks=(1980, 3201))
 DIVIDED_A100: Final = replace(
     A100,
     mig=1,
@@ -254,22 +244,17 @@ def second(gpu: FakeGpu) -> FakeGpu:
     return replace(gpu, uuid=f"GPU-2{gpu.uuid.removeprefix('GPU-')[1:]}", pci="00000000:AF:00.0")
 
 
-def write(script: Script, folder: Path, *, library: Path | None = None) -> dict[str, str]:
+def write(script: Script, folder: Path, *, library: Path) -> dict[str, str]:
     """Write a script, and make an environment for a child process whose NVML answers by it.
 
     Args:
         script: What is answered.
         folder: An existing folder, where ``nvml.script`` is written; another script needs another folder.
-        library: The folder where ``build_fake_nvml`` has put the library; it is built in ``folder`` by default.
+        library: The folder where ``build_fake_nvml`` has put the library.
 
     Returns:
         The whole environment: this process's own without CUDA_VISIBLE_DEVICES, and with the fake's variables.
-
-    Raises:
-        subprocess.CalledProcessError: The compiler refuses.
     """
-    if library is None:
-        library = build_fake_nvml(folder).parent
     path = folder / "nvml.script"
     path.write_text("\n".join([*_lines(script), ""]))
     return {**fake_environment(library), "FAKE_NVML_SCRIPT": os.fspath(path)}
