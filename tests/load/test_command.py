@@ -217,12 +217,6 @@ def test_secrets_are_shown_by_their_names(run: Command, reports: list[Tick], mon
 # -- real loads
 
 
-def environment() -> dict[str, str]:
-    """Environment of a child of the test: this process's, with the package in the path."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path}
-
-
 def test_a_load_that_ctrl_c_cuts_short_tells_what_was_measured() -> None:
     """The numbers and the reason are there, and standard error is empty; it is invalid, and no engine is left."""
     argv = [sys.executable, "-m", "pytest_gpuserve.load", "--duration", "300", "--processes", "2", "--json"]
@@ -233,7 +227,7 @@ def test_a_load_that_ctrl_c_cuts_short_tells_what_was_measured() -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment(),
+            cwd=ROOT,
             start_new_session=True,
         ) as process,
     ):

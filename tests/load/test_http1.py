@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.engine import http1
 from pytest_gpuserve.load.engine.http1 import (
     ENDED_AFTER_FIRST,
     KNOWN_ANSWER_BYTES,
@@ -21,22 +18,13 @@ from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE
 from pytest_gpuserve.load.engine.transport import Transfer
 from tests.fakes.http_connection import Event, User
 from tests.fakes.http_server import ANSWERS, BIG, BODY, ok
-from tests.fakes.no_network import PAYLOAD, FakeOpening, cut
+from tests.fakes.no_network import PAYLOAD, cut
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+pytestmark = pytest.mark.usefixtures("no_network")
 
 KEPT = {"/ok", "/chunked", "/continue", "/empty", "/unavailable", "/moved"}
 ENDING = {"/close", "/until-close", "/cut-body", "/cut-chunk", "/half-header"}
 ONCE = {path: answer for path, answer in ANSWERS.items() if answer and path != "/big"}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_network() -> Iterator[None]:
-    """Let slots be opened by the test instead of a network."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(http1, "Opening", FakeOpening)
-        yield
 
 
 CUTS = st.lists(st.integers(0, 10_000), max_size=20)

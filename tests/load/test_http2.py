@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 from unittest import mock
 
 import hpack
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.engine import http1, http2
+from pytest_gpuserve.load.engine import http2
 from pytest_gpuserve.load.engine import http2_codec as codec
 from pytest_gpuserve.load.engine.http2_codec import (
     ACK,
@@ -32,21 +31,12 @@ from pytest_gpuserve.load.engine.http2_codec import (
 )
 from pytest_gpuserve.load.engine.reactor import WRITABLE
 from tests.fakes.http2_peer import HEAD, OK, Caller, block, end, head, message, number, right
-from tests.fakes.no_network import PAYLOAD, FakeOpening, cut, room_for
+from tests.fakes.no_network import PAYLOAD, cut, room_for
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+pytestmark = pytest.mark.usefixtures("no_network")
 
 BIG = b"0123456789abcdef" * 2_500
 KINDS = {"protocol", "incomplete answer", "connection closed", "connection reset"}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_network() -> Iterator[None]:
-    """Let slots be opened by the test instead of a network."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(http1, "Opening", FakeOpening)
-        yield
 
 
 FAILED = {

@@ -51,19 +51,6 @@ def plan(
     )
 
 
-def hanging_up(whole: Plan, after_ms: int) -> Simulation:
-    """A load whose one connection the server closes so long after each request, which takes it 10 ms."""
-    simulation = Simulation(whole)
-
-    def serve(sent: Sent) -> Reply:
-        (slot,) = simulation.slots
-        simulation.at(sent.at_ns + after_ms * MS, slot.hang_up)
-        return Reply(10 * MS)
-
-    simulation.serve = serve
-    return simulation.run()
-
-
 def share(whole: Plan, parts: int) -> list[Plan]:
     """Plan of each of this number of engines."""
     return [msgspec.structs.replace(whole, part=part, parts=parts) for part in range(parts)]
@@ -336,7 +323,15 @@ def test_time_to_open_a_connection_is_latency_but_neither_lag_nor_service() -> N
         plan(Constant(3000), requests=3000), lambda _: Reply(5 * MS, keep=False), lambda _: (100 * MS, "")
     ).run()
     assert max(tick.latency.max_ns for tick in fresh.ticks) == 105 * MS
-    closed = hanging_up(plan(Constant(10.0), ms=500), 50)
+    closed = Simulation(plan(Constant(10.0), ms=500))
+
+    def serve(sent: Sent) -> Reply:
+        (slot,) = closed.slots
+        closed.at(sent.at_ns + 50 * MS, slot.hang_up)
+        return Reply(10 * MS)
+
+    closed.serve = serve
+    closed.run()
     assert (closed.sends, closed.errors) == ([0, 100 * MS, 200 * MS, 300 * MS, 400 * MS], {})
 
 

@@ -105,11 +105,6 @@ def answering(listener: socket.socket, answer: bytes) -> Iterator[None]:
             thread.join()
 
 
-def refusing() -> ResolvedAddress:
-    """An address without a listener."""
-    return ResolvedAddress(socket.AF_INET, (HOST, free_port()), None, "")
-
-
 def test_an_open_connection_is_handed_over_free_of_the_reactor(stack: ExitStack) -> None:
     """It is connected, sends at once and whole, does not time out later, and its new owner can watch it."""
     listener, address = listen(stack)
@@ -136,7 +131,8 @@ def test_an_unknown_host_is_told_before_the_load() -> None:
 
 def test_what_cannot_be_connected_is_told_later(stack: ExitStack) -> None:
     """A refusal has its own kind; an immediate failure comes from the reactor too; no time-out follows."""
-    assert Attempt(stack, refusing(), LONGER_NS).result() == ("connection refused", "[Errno 111] Connection refused")
+    refusing = ResolvedAddress(socket.AF_INET, (HOST, free_port()), None, "")
+    assert Attempt(stack, refusing, LONGER_NS).result() == ("connection refused", "[Errno 111] Connection refused")
     kind, sample = Attempt(stack, ResolvedAddress(socket.AF_INET, ("255.255.255.255", 1), None, "")).result()
     assert (kind, bool(sample)) == ("connect", True)
 
