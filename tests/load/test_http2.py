@@ -1,15 +1,18 @@
-"""Calls of gRPC on one connection, without a network: for any pieces every request ends exactly once."""
+"""Calls of gRPC: for any pieces, without a network, and of a real server every request ends exactly once."""
 
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import hpack
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.engine import http2
 from pytest_gpuserve.load.engine import http2_codec as codec
 from pytest_gpuserve.load.engine.http2_codec import (
@@ -30,8 +33,16 @@ from pytest_gpuserve.load.engine.http2_codec import (
     frame,
 )
 from pytest_gpuserve.load.engine.reactor import WRITABLE
+from pytest_gpuserve.load.wire import Endpoint
+from tests.fakes.grpc_server import serving_grpc
 from tests.fakes.http2_peer import HEAD, OK, Caller, block, end, head, message, number, right
+from tests.fakes.http_server import Totals, plan
 from tests.fakes.no_network import PAYLOAD, cut, room_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpuserve.load.wire import Plan
 
 pytestmark = pytest.mark.usefixtures("no_network")
 
@@ -351,3 +362,41 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(blocks.known) <= codec.KNOWN_BLOCKS
     blocks.read(block(("grpc-message", "x" * 2 * codec.KNOWN_BLOCK_BYTES)))
     assert max(map(len, blocks.known)) <= codec.KNOWN_BLOCK_BYTES
+
+
+def echo(port: int, payload: bytes = b"x", **more: Any) -> Plan:  # noqa: ANN401 -- of the plan
+    """Plan a load with calls that are answered with what was sent."""
+    endpoint = Endpoint("grpc", "127.0.0.1", port, rpc="/fake.Fake/Echo")
+    return msgspec.structs.replace(plan(port, **more), endpoint=endpoint, payloads=((payload,),))
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """Port of a server for all tests of this file that do not kill it."""
+    with serving_grpc() as serving:
+        yield serving.port
+
+
+@pytest.mark.parametrize(
+    ("users", "requests", "payload"), [(1, 600, b"ping"), (40, 600, b"ping"), (1, 2, b""), (8, 24, BIG * 26)]
+)
+def test_every_request_is_answered(port: int, users: int, requests: int, payload: bytes) -> None:
+    """All are answered with what was sent, on any number of connections: if empty, or 1 MB in many frames."""
+    with Engines(echo(port, payload, connections=users, requests=requests)) as engine:
+        totals = Totals(engine).take_to_end()
+    assert totals.answers == {payload: requests}
+    assert not totals.errors
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_server_that_ends_ends_every_request_once(*, killed: bool) -> None:
+    """Killed, or shut down in order: each request ends as an answer or a failure of a known kind."""
+    with serving_grpc() as serving, Engines(echo(serving.port, connections=16)) as engine:
+        totals = Totals(engine).take_until(lambda totals, _: totals.requests > 100, "load")
+        assert serving.process.stdin is not None
+        (serving.process.kill if killed else serving.process.stdin.close)()
+        totals.take_until(lambda _, tick: "connection refused" in tick.errors, "its end is noticed")
+        totals.take_waiting(0)
+    kinds = {"connection refused", "connection closed", "connection reset", "incomplete answer"}
+    assert {kind for kind in totals.errors if not kind.startswith(("grpc status", "stream reset"))} <= kinds
+    assert totals.sent == totals.ended - totals.errors["connection refused"]
