@@ -39,18 +39,6 @@ def above(durations: Histogram, seconds: float) -> int:
     return sum(count for bucket, count in durations.counts.items() if bucket > bucket_of(round(seconds * 1e9)))
 
 
-def stand_still(pid: int, seconds: float) -> tuple[float, float]:
-    """Stop a process for this time; return a time after its begin, and one before its end."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "it stands still")
-        begin = time.perf_counter()
-        time.sleep(seconds)
-        return begin, time.perf_counter()
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 @pytest.mark.parametrize(("schedule", "shuffled"), [(Closed(6), True), (Constant(2000.0), False)])
 def test_processes_share_a_load_without_loss_or_double(server: Serving, schedule: Schedule, *, shuffled: bool) -> None:
     """60 requests with 60 bodies over three processes: the server answers each body once, and each number is one."""
@@ -81,7 +69,13 @@ def test_a_stopped_engine_is_late_and_says_so(server: Serving) -> None:
     whole = plan(server.port, schedule=Constant(rate), seconds=2.0)
     with Engines(whole) as engines:
         totals = Totals(engines).take_until(lambda totals, _: totals.requests > 10, "a load")
-        begin, end = stand_still(engines.pids[0], still_ns / 1e9)
+        (pid,) = engines.pids
+        os.kill(pid, signal.SIGSTOP)
+        eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "it stands still")
+        begin = time.perf_counter()
+        time.sleep(still_ns / 1e9)
+        end = time.perf_counter()
+        os.kill(pid, signal.SIGCONT)
         totals.take_to_end()
     expected = int(rate * (end - begin - late_seconds)) - 1
     assert sum(above(tick.lag, late_seconds) for tick in totals.ticks) >= expected
