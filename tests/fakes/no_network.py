@@ -83,9 +83,6 @@ class FakeReactor(Reactor):
     def __init__(self) -> None:
         self.events = 0
         self.handler: Callable[[int], None]
-        self.closed = 0
-        self.count = 0
-        self.timers: dict[int, tuple[int, Callable[[], None]]] = {}
 
     def watch(self, fd: int, handler: Callable[[int], None], events: int) -> None:
         """Note what is waited for."""
@@ -96,33 +93,14 @@ class FakeReactor(Reactor):
     def close_later(self, sock: object) -> None:
         """Close it."""
         self.events = 0
-        self.closed += 1
         cast("FakeSocket", sock).close()
-
-    def at(self, when_ns: int, callback: Callable[[], None]) -> int:
-        """Note it."""
-        self.count += 1
-        self.timers[self.count] = (when_ns, callback)
-        return self.count
-
-    def cancel(self, number: int) -> None:
-        """Forget it."""
-        self.timers.pop(number, None)
-
-    def pass_time(self, *, far: bool = False) -> None:
-        """Call what is due now, or all."""
-        for number, (when_ns, callback) in list(self.timers.items()):
-            if far or when_ns == 0:
-                del self.timers[number]
-                callback()
 
 
 class FakeOpening:
-    """A connection that opens, or fails to, when the test says so."""
+    """A connection that opens when the test says so."""
 
     def __init__(self, *args: object) -> None:
         self.opened = cast("Callable[[Connected], None]", args[3])
-        self.failed = cast("Callable[[str, str], None]", args[4])
 
     def cancel(self) -> None:
         """Nothing is on its way."""

@@ -22,7 +22,6 @@ DTYPES: dict[str, np.dtype[Any]] = {"INT64": np.dtype(np.int64), "FP32": np.dtyp
 """numpy's types by KServe's names."""
 
 DAY = 24
-WEEK = 7 * DAY
 YEAR = 365 * DAY
 
 SPREAD = 0.4
