@@ -263,9 +263,7 @@ def plan(
     requests: int | None = None,
     seconds: float | None = None,
     timeout_seconds: float = SAFETY_SECONDS,
-    method: str = "POST",
     body: bytes = b"input",
-    host: str = "127.0.0.1",
     tls: Tls | None = None,
 ) -> Plan:
     """Plan a load of a server; by default a closed loop of ``connections`` users that nothing ends.
@@ -277,9 +275,9 @@ def plan(
     from pytest_gpuserve.load.schedule import Closed
     from pytest_gpuserve.load.wire import Endpoint, Plan
 
-    payload = Request(method, target, body if method == "POST" else b"").to_bytes(host, port)
+    payload = Request("POST", target, body).to_bytes("127.0.0.1", port)
     return Plan(
-        endpoint=Endpoint("http", host, port, tls),
+        endpoint=Endpoint("http", "127.0.0.1", port, tls),
         payloads=((payload,),),
         schedule=schedule or Closed(connections),
         tick_ns=20_000_000,
