@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from pytest_gpuserve.load.wire import OPENS, Endpoint, Plan
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.objectives import Objectives
 from tests.fakes.simulated_load import HOUR_NS, MS, Reply, Sent, Simulation
+from tests.load.ticks import taken
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import ClosedSchedule, OpenSchedule, Schedule
@@ -56,16 +56,6 @@ def share(whole: Plan, parts: int) -> list[Plan]:
     return [msgspec.structs.replace(whole, part=part, parts=parts) for part in range(parts)]
 
 
-def latencies(*durations_ns: int) -> tuple[Counter[int], int, int]:
-    """Count durations in the way of ``counted``."""
-    return Counter(map(bucket_of, durations_ns)), sum(durations_ns), max(durations_ns, default=0)
-
-
-def counted(reported: Histogram) -> tuple[Counter[int], int, int]:
-    """Return what a tick says of durations."""
-    return Counter(reported.counts), reported.sum_ns, reported.max_ns
-
-
 def test_a_time_limit_stops_the_sending_and_waits_for_what_is_under_way() -> None:
     """Requests of 30 ms in a load of 100 ms: the fourth is counted at 120 ms; without requests in flight it ends."""
     simulation = Simulation(plan(Closed(2), ms=100), lambda _: Reply(30 * MS)).run()
@@ -73,8 +63,8 @@ def test_a_time_limit_stops_the_sending_and_waits_for_what_is_under_way() -> Non
     assert simulation.ended_ns == simulation.begin_ns + 120 * MS
     (tick,) = simulation.ticks
     assert (tick.requests, tick.under_way, tick.last, tick.users) == (8, 0, True, 0)
-    assert counted(tick.latency) == latencies(*8 * [30 * MS])
-    assert counted(tick.service) == latencies()
+    assert tick.latency == taken(8 * [30 * MS])
+    assert tick.service == taken([])
     assert (tick.sent, tick.due, tick.in_flight_ns) == (8, 8, 8 * 30 * MS)
     thinking = Simulation(plan(Closed(3, think_seconds=10.0), ms=1000)).run()
     deaf = Simulation(plan(Closed(3), ms=1000), opens=lambda _: (5000 * MS, "connect timeout")).run()
@@ -100,10 +90,10 @@ def test_a_stream_has_its_times_when_it_ends(reply: Reply, times: list[tuple[int
     (tick,) = Simulation(plan(schedule, requests=None if due_ms else 2), lambda _: reply).run().ticks
     # Of the trace the second waits until the first has ended.
     waits = [0, 50 - due_ms if due_ms else 0]
-    assert counted(tick.ttft) == latencies(*((ttft + wait) * MS for (ttft, _), wait in zip(times, waits, strict=False)))
-    assert counted(tick.tpot) == latencies(*(tpot * MS for _, tpot in times if tpot is not None))
+    assert tick.ttft == taken((ttft + wait) * MS for (ttft, _), wait in zip(times, waits, strict=False))
+    assert tick.tpot == taken(tpot * MS for _, tpot in times if tpot is not None)
     # What comes after the last token belongs to no latency, but the request is under way until its end.
-    assert counted(tick.latency) == latencies(*(50 * MS - reply.tail_ns + wait * MS for wait in waits))
+    assert tick.latency == taken(50 * MS - reply.tail_ns + wait * MS for wait in waits)
     assert (tick.in_flight_ns, tick.untimed_ns) == (2 * 50 * MS, 2 * reply.tail_ns)
     assert tick.with_usage == (len(times) if reply.tokens else 0)
 
@@ -148,7 +138,7 @@ def test_a_user_thinks_between_an_answer_and_the_next_request(payloads: tuple[tu
     simulation = Simulation(plan(Closed(2, think_seconds=0.03), ms=200, payloads=payloads)).run()
     assert simulation.sends == sorted(2 * list(range(0, 200 * MS, 40 * MS)))
     (tick,) = simulation.ticks
-    assert counted(tick.latency) == latencies(*10 * [10 * MS])
+    assert tick.latency == taken(10 * [10 * MS])
     assert (tick.lag.sum_ns, tick.in_flight_ns, len(simulation.opened)) == (0, 10 * 10 * MS, 2)
 
 
@@ -304,9 +294,9 @@ def test_latency_counts_from_the_intended_send_and_service_from_the_actual_one()
     """A burst of 4 at one at a time, 10 ms each: the last has waited for three, and only its latency says so."""
     simulation = Simulation(plan(Burst(4, max_in_flight=1))).run()
     (tick,) = simulation.ticks
-    assert counted(tick.latency) == latencies(10 * MS, 20 * MS, 30 * MS, 40 * MS)
-    assert counted(tick.service) == latencies(*4 * [10 * MS])
-    assert counted(tick.lag) == latencies(0, 0, 0, 0)
+    assert tick.latency == taken([10 * MS, 20 * MS, 30 * MS, 40 * MS])
+    assert tick.service == taken(4 * [10 * MS])
+    assert tick.lag == taken([0, 0, 0, 0])
     assert (tick.due, tick.sent, tick.held, tick.in_flight_ns) == (4, 4, 3, 40 * MS)
     assert simulation.most_at_once == 1
 
@@ -315,9 +305,9 @@ def test_time_to_open_a_connection_is_latency_but_neither_lag_nor_service() -> N
     """It holds with a connection for each request, and if the server closes idle ones, which is not an error."""
     simulation = Simulation(plan(Trace(((0.0, 0), (1.0, 0)))), opens=lambda _: (5 * MS, "")).run()
     (tick,) = simulation.ticks
-    assert counted(tick.latency) == latencies(15 * MS, 10 * MS)
-    assert counted(tick.service) == latencies(10 * MS, 10 * MS)
-    assert counted(tick.lag) == latencies(0, 0)
+    assert tick.latency == taken([15 * MS, 10 * MS])
+    assert tick.service == taken([10 * MS, 10 * MS])
+    assert tick.lag == taken([0, 0])
     assert len(simulation.opened) == 1, "a slot is used again before another is opened"
     fresh = Simulation(
         plan(Constant(3000), requests=3000), lambda _: Reply(5 * MS, keep=False), lambda _: (100 * MS, "")
@@ -338,9 +328,9 @@ def test_time_to_open_a_connection_is_latency_but_neither_lag_nor_service() -> N
 def test_lag_is_what_the_engine_takes_from_due_or_free_to_the_send() -> None:
     """With 7 ns for each look at the clock: one look to notice what is due, together or not, and one to send it."""
     held = Simulation(plan(Burst(3, max_in_flight=1)), look_ns=7).run()
-    assert counted(held.ticks[0].lag) == latencies(14, 7, 7)
+    assert held.ticks[0].lag == taken([14, 7, 7])
     alone = Simulation(plan(Constant(10.0), ms=250), look_ns=7).run()
-    assert counted(alone.ticks[0].lag) == latencies(14, 14, 14)
+    assert alone.ticks[0].lag == taken([14, 14, 14])
     for payloads in (ONE, TWO):
         closed = Simulation(plan(Closed(1), ms=500, payloads=payloads), look_ns=7).run()
         assert set(closed.ticks[0].lag.counts) == {bucket_of(7)}
@@ -349,7 +339,7 @@ def test_lag_is_what_the_engine_takes_from_due_or_free_to_the_send() -> None:
             assert 200 // 8 <= noted <= 200 // 8 + 8, "about every eighth is noted, in each process"
     thinking = plan(Closed(1, think_seconds=0.1), ms=200)
     late = Simulation(thinking, begin_ns=1000 * MS, stopped=(1100 * MS, 1150 * MS)).run()
-    assert counted(late.ticks[0].lag) == latencies(0, 40 * MS)
+    assert late.ticks[0].lag == taken([0, 40 * MS])
 
 
 @pytest.mark.parametrize("ceiling", [1, 10, None])
@@ -362,13 +352,13 @@ def test_an_engine_that_stood_still_owns_up_to_it(ceiling: int | None) -> None:
     (tick,) = simulation.ticks
     late = [late_ms * MS for late_ms in range(1, 501)]
     if ceiling is None:
-        assert counted(tick.lag) == latencies(*late, *500 * [0])
-        assert counted(tick.latency) == latencies(*(1000 + late_ns for late_ns in late), *500 * [1000])
+        assert tick.lag == taken([*late, *500 * [0]])
+        assert tick.latency == taken([*(1000 + late_ns for late_ns in late), *500 * [1000]])
     # With a ceiling they follow each other, each after the answers of those before.
     assert sum(count for bucket, count in tick.lag.counts.items() if bucket >= bucket_of(100 * MS)) == 401
     assert sum(count for bucket, count in tick.latency.counts.items() if bucket >= bucket_of(100 * MS)) == 401
     assert tick.lag.max_ns == 500 * MS
-    assert counted(tick.service) == latencies(*1000 * [1000])
+    assert tick.service == taken(1000 * [1000])
     assert (tick.due, tick.sent) == (1000, 1000)
 
 
@@ -401,7 +391,7 @@ def test_a_request_that_is_sent_again_is_one_request_from_its_first_send_on(sche
     simulation.serve = serve
     (tick,) = simulation.run().ticks
     assert (again, tick.resent, tick.sent, tick.requests, tick.errors) == ([b"1"], 1, 2, 2, {})
-    assert counted(tick.latency) == latencies(10 * MS, 10 * MS)
+    assert tick.latency == taken([10 * MS, 10 * MS])
 
 
 def test_what_was_due_before_the_end_is_sent_after_it() -> None:

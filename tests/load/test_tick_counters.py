@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -25,7 +24,7 @@ from pytest_gpuserve.load.engine.tick_counters import (
 )
 from pytest_gpuserve.load.tick import AnswerCount
 from pytest_gpuserve.load.wire import BEAT_NS, MAX_MESSAGE_BYTES, frame
-from pytest_gpuserve.measure.histogram import Histogram, bucket_of
+from tests.load.ticks import taken
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.tick import Tick
@@ -63,10 +62,8 @@ def test_a_histogram_is_that_of_its_durations_whenever_it_is_settled(pieces: lis
         for duration_ns in piece:
             durations.note(duration_ns)
         durations.settle()
-    noted = [duration_ns for piece in pieces for duration_ns in piece]
-    buckets = dict(Counter(map(bucket_of, noted)))
-    assert durations.close() == Histogram(buckets, sum(noted), max(noted, default=0))
-    assert durations.close() == Histogram()
+    assert durations.close() == taken(duration_ns for piece in pieces for duration_ns in piece)
+    assert durations.close() == taken([])
 
 
 @pytest.mark.parametrize("payloads", [1, DISTINCT_ANSWERS + 5])
