@@ -34,7 +34,6 @@ class Reply:
     Args:
         after_ns: Time from the send; None for never.
         kind: The error's kind; empty for a good answer.
-        body: Body of the answer.
         keep: Whether the connection stays.
         lost: Whether the connection is lost instead of an answer.
         first_ns: A stream's time to its first content from the send; None without content.
@@ -45,7 +44,6 @@ class Reply:
 
     after_ns: int | None = 10 * MS
     kind: str = ""
-    body: bytes = BODY
     keep: bool = True
     lost: bool = False
     first_ns: int | None = None
@@ -278,7 +276,7 @@ class SimulatedSlot(Slot):
         if reply.lost:
             loop.lost(self, reply.kind, "lost")
         elif reply.kind:
-            loop.refused(self, now_ns, reply.kind, lambda: self._say(reply.body), keep=reply.keep)
+            loop.refused(self, now_ns, reply.kind, self._say, keep=reply.keep)
         else:
             request.good = True
             if reply.is_stream:
@@ -286,13 +284,13 @@ class SimulatedSlot(Slot):
                 last_ns = IDLE if reply.first_ns is None else now_ns - reply.tail_ns
                 chunks = 0 if reply.first_ns is None else reply.tokens or 1
                 stream = Stream(first_ns, last_ns, chunks, reply.tokens)
-                loop.streamed(self, now_ns, stream, reply.body, keep=reply.keep)
-            elif not (reply.keep and loop.repeat.again(self, now_ns, reply.body)):
-                loop.answered(self, now_ns, reply.body, reply.keep)
+                loop.streamed(self, now_ns, stream, BODY, keep=reply.keep)
+            elif not (reply.keep and loop.repeat.again(self, now_ns, BODY)):
+                loop.answered(self, now_ns, BODY, reply.keep)
 
-    def _say(self, body: bytes) -> str:
+    def _say(self) -> str:
         self._simulation.said += 1
-        return repr(body)
+        return repr(BODY)
 
     def hang_up(self) -> None:
         """Be closed by the server in good order, while idle."""

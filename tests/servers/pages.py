@@ -19,12 +19,11 @@ class Pages(ThreadingHTTPServer):
     """The server; what it shows next may be set at any time.
 
     Attributes:
-        status: Of each answer.
-        body: Of each answer.
-        close_early: Hang up instead.
-        seconds: That each answer takes.
-        location: Where each answer redirects to.
-        asked: The paths that were asked for.
+        status: Status of each answer.
+        body: Body of each answer.
+        close_early: Whether it hangs up instead.
+        seconds: Time of each answer.
+        location: Target to which each answer redirects.
     """
 
     def __init__(self) -> None:
@@ -34,7 +33,6 @@ class Pages(ThreadingHTTPServer):
         self.close_early = False
         self.seconds = 0.0
         self.location = ""
-        self.asked: list[str] = []
 
     @property
     def port(self) -> int:
@@ -54,7 +52,6 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer, or hang up."""
         shown = self.server
-        shown.asked.append(self.path)
         time.sleep(shown.seconds)
         if shown.close_early:
             self.close_connection = True
