@@ -2,16 +2,14 @@
 
 Run as a program (arguments: [PORT]) it prints its port, and ends when its standard input is closed; ``serving_grpc``
 does that for a test. Methods of ``/fake.Fake/``: ``Echo`` gives back what it got, ``Fail`` fails with NOT_FOUND,
-``Slow`` answers after a minute, ``Count`` tells how many requests of each method began.
+``Slow`` answers after a minute.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,19 +29,10 @@ SLOW_SECONDS: Final = 60.0
 class Service(grpc.GenericRpcHandler):
     """All methods."""
 
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         """Find a method."""
-        name = details.method.rpartition("/")[2]
-        method = getattr(self, f"_{name.lower()}", None)
-        if method is None:
-            return None
-        with self._lock:
-            self._counts[name] += 1
-        return grpc.unary_unary_rpc_method_handler(method)
+        method = getattr(self, f"_{details.method.rpartition('/')[2].lower()}", None)
+        return None if method is None else grpc.unary_unary_rpc_method_handler(method)
 
     def _echo(self, request: bytes, _context: grpc.ServicerContext) -> bytes:
         return request
@@ -57,10 +46,6 @@ class Service(grpc.GenericRpcHandler):
         context.add_callback(given_up.set)
         given_up.wait(SLOW_SECONDS)
         return request
-
-    def _count(self, _request: bytes, _context: grpc.ServicerContext) -> bytes:
-        with self._lock:
-            return json.dumps(self._counts).encode()
 
 
 @dataclass(frozen=True)
