@@ -77,7 +77,7 @@ def test_a_check_that_raises_says_what() -> None:
 
 
 def test_a_repeated_answer_is_checked_once_for_each_expectation() -> None:
-    """It is remembered, right or wrong, over ticks, and over payloads that share a function or expect equal bytes."""
+    """An answer is remembered over ticks, and over payloads that share a function or expect equal bytes."""
     right, other = Calls(b"right"), Calls(b"other")
     check = AnswerCheck([right, other, right, b"one", bytes(bytearray(b"one"))])
     for _ in range(3):

@@ -125,7 +125,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[Tick]:
 def test_options_say_when_requests_are_sent(
     run: Command, plans: list[Plan], options: str, schedule: Schedule, end: tuple[int | None, int | None]
 ) -> None:
-    """The default are ten seconds; a load that never began is reported, with exit status 1."""
+    """The default is ten seconds; a load that never began is reported, with exit status 1."""
     status, out, err = run.text(HTTP, *options.split())
     assert (status, out, "no load in this test" in err) == (1, "", True)
     (plan,) = plans
@@ -171,7 +171,7 @@ def test_options_say_what_is_sent(run: Command, plans: list[Plan], tmp_path: Pat
     ],
 )
 def test_a_wrong_argument_is_told(run: Command, argv: str, said: str) -> None:
-    """Before anything is sent, in one paragraph, with exit status 2."""
+    """A wrong argument is told before anything is sent, in one paragraph, with exit status 2."""
     assert said in run.refused(*argv.split())
 
 
@@ -205,7 +205,7 @@ def test_a_load_is_told_in_words(run: Command, reports: list[Tick]) -> None:
 
 
 def test_secrets_are_shown_by_their_names(run: Command, reports: list[Tick], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server may repeat what it was sent, or what is in a variable of this process."""
+    """A secret that a server repeats, sent or of this process's variables, is shown by its name."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
     reports[:] = [failed("status 500", f"request 0: b'{SECRET} hunter22xyz'")]
     argv = [HTTP, "--requests", 9, "--header", "Authorization: hunter22xyz"]
@@ -218,7 +218,7 @@ def test_secrets_are_shown_by_their_names(run: Command, reports: list[Tick], mon
 
 
 def test_a_load_that_ctrl_c_cuts_short_tells_what_was_measured() -> None:
-    """The numbers and the reason are there, and standard error is empty; it is invalid, and no engine is left."""
+    """An interrupted load shows its numbers and the reason, is invalid, and leaves no engine."""
     argv = [sys.executable, "-m", "pytest_gpuserve.load", "--duration", "300", "--processes", "2", "--json"]
     with (
         serving() as server,

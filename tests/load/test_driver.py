@@ -100,7 +100,7 @@ def test_modules_of_the_working_folder_are_not_the_engines(
 
 
 def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its owner does not wait for ever for room in the pipe; the error has the engine's last words, and it is ended."""
+    """An engine that reads nothing is ended after the bound on silence; the error has its last words."""
     script = tmp_path / "engine"
     script.write_text("#!/bin/sh\nprintf why >&2\nexec sleep 600\n")
     script.chmod(0o755)
@@ -124,7 +124,7 @@ def test_engines_that_end_at_different_ticks_are_one_load(server: Serving) -> No
 
 
 def test_closed_engines_are_gone_and_may_be_closed_again(server: Serving) -> None:
-    """Under load they end by themselves, with status 0; also when they report rarely, and when the block raises."""
+    """Engines end by themselves with status 0, also when they report rarely, and when the block raises."""
     before = time.perf_counter_ns()
     engines = Engines(plan(server.port), 2)
     processes = [engine._process for engine in engines._engines]
@@ -185,7 +185,7 @@ def test_a_silent_engine_is_given_up(server: Serving, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("said", [b"\xff\xff\xff\xff much", b"\x01\x00\x00\x00\x90", frame(Ready())])
 def test_garbage_instead_of_a_tick_is_refused(fake_engine: Path, said: bytes) -> None:
-    """Also from an engine that began well, whose reports came in pieces."""
+    """Garbage is refused, also from an engine that began well, whose reports came in pieces."""
     ticks = [Tick(number, number, number + 1, requests=7 + number) for number in range(3)]
     sent = b"".join(frame(tick) for tick in ticks)
     (fake_engine / "says-0").write_bytes(frame(Ready()) + sent[:-5])
@@ -262,7 +262,7 @@ def test_a_halted_load_has_neither_requests_nor_connections(server: Serving) -> 
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for(server: Serving) -> None:
-    """Not until the requests' own time-out, which is a minute: no halt has so long. The next load begins as any."""
+    """Halt does not wait for the requests' own time-out of a minute, and the next load begins as any."""
     with Engines(plan(server.port, "/never", connections=2)) as engines:
         Totals(engines).take_waiting(2)
         engines.halt(seed=0)
@@ -273,7 +273,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(server: Serving) -> Non
 
 @pytest.mark.parametrize("schedule", [Closed(4), Constant(1000.0)])
 def test_a_load_that_has_ended_begins_anew_and_no_two_sends_are_the_same(server: Serving, schedule: Schedule) -> None:
-    """Two engines send all of it again; a place in a request has a number that no other send has."""
+    """Two engines send all of a load again, with a number in each request that no other send has."""
     bodies = (b"all %s one" % NUMBER_PLACE, b"all %s 0000000000 another" % NUMBER_PLACE, b"plain")
     plans = [plan(server.port, "/echo", requests=REQUESTS, schedule=schedule, body=body) for body in bodies]
     load = msgspec.structs.replace(
@@ -295,7 +295,7 @@ def test_a_load_that_has_ended_begins_anew_and_no_two_sends_are_the_same(server:
 
 
 def test_restarts_leak_no_files(server: Serving) -> None:
-    """Neither in an engine nor in its owner, whether the load before had begun or not, or had sent anything."""
+    """Restarts leak no file in an engine or its owner, whether the load before had begun, or sent anything, or not."""
     with Engines(plan(server.port, "/ok?ms=1"), 2) as engines:
         Totals(engines).take_until(lambda totals, _: totals.requests >= 20, "a load")
         engines.halt(seed=0)

@@ -41,7 +41,7 @@ def above(durations: Histogram, seconds: float) -> int:
 
 @pytest.mark.parametrize(("schedule", "shuffled"), [(Closed(6), True), (Constant(2000.0), False)])
 def test_processes_share_a_load_without_loss_or_double(server: Serving, schedule: Schedule, *, shuffled: bool) -> None:
-    """60 requests with 60 bodies over three processes: the server answers each body once, and each number is one."""
+    """Of 60 requests with 60 bodies over three processes the server answers each body once, with its own number."""
     bodies = [b"body %d" % index for index in range(60)]
     expected = [hashlib.sha256(body).hexdigest().encode() for body in bodies]
     whole = msgspec.structs.replace(
@@ -112,7 +112,7 @@ def test_a_place_is_blank_once_it_was_taken_or_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"", "empty")])
 def test_shared_memory_that_cannot_be_read_is_told_as_such(tmp_path: Path, content: bytes | None, reason: str) -> None:
-    """With the file and the reason, and not as trouble with the server."""
+    """The error has the file and the reason, and is not trouble with the server."""
     file = tmp_path / "outputs"
     if content is not None:
         file.write_bytes(content)
@@ -236,7 +236,7 @@ def fail(*_, **__):
 
 
 def test_the_engine_may_open_as_many_files_as_the_hard_limit_says(server: Serving) -> None:
-    """It holds for any soft limit of the parent process."""
+    """An engine has the hard limit as its own, for any soft limit of the parent process."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, before[1]), before[1]))
     try:

@@ -238,7 +238,7 @@ def test_an_answer_is_complete_or_it_has_a_fault(stream: bytes, kind: str) -> No
 
 
 def test_an_answer_has_as_many_choices_as_were_asked_for() -> None:
-    """A cut between two choices has only the end of the first; the mark of the end is for all."""
+    """An answer of two choices needs both ends, or the one mark of the end that is for all."""
     assert fault(WORD + FINISH) == ""
     assert fault(WORD + FINISH, choices=2) == FaultKind.NO_END
     assert fault(WORD + FINISH + DONE, choices=2) == ""
@@ -291,7 +291,7 @@ def test_the_first_content_is_the_first_token_and_usage_corrects_the_count() -> 
 
 
 def test_a_failed_answer_is_refused_with_what_the_server_said() -> None:
-    """It reports no tokens; the next answer on the connection is good again."""
+    """A failed answer reports no tokens, and the next one on the connection is good again."""
     reader = Reader()
     error = b'data: {"error": {"message": "the engine died", "code": 500}}\n\n'
     events = reader.receive(
@@ -316,7 +316,7 @@ def test_a_failed_answer_is_refused_with_what_the_server_said() -> None:
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_usage_that_was_asked_for_and_is_sent_belongs_to_every_answer(*, asks: bool) -> None:
-    """From the first one on that has it; a server that never sends it is not blamed."""
+    """From the first answer with usage on each needs it; a server that never sends it is not blamed."""
     without = pieces(WORD, FINISH, DONE)
     assert [event[0] for event in Reader(asks_usage=asks).receive(*without, *without)] == ["answered"] * 2
     events = Reader(asks_usage=asks).receive(*without, *pieces(WORD, FINISH, USAGE, DONE), *without)

@@ -67,7 +67,7 @@ def test_every_fault_is_counted_once_by_its_kind(server: Serving, schedule: Sche
 
 
 def test_what_happens_to_an_idle_connection(server: Serving) -> None:
-    """A closed or reset one is silently replaced; surplus bytes are an error; all requests are answered."""
+    """A closed or reset idle connection is silently replaced; surplus bytes are an error; all requests are answered."""
     before = connections(server, "/ok")
     # Gaps of many times what the server waits, so that no request is sent into the end of a connection.
     gaps = Trace(tuple((0.4 * number, index) for number in range(3) for index in range(3)))
@@ -80,7 +80,7 @@ def test_what_happens_to_an_idle_connection(server: Serving) -> None:
 
 
 def test_a_server_that_is_killed_and_comes_back_is_loaded_again() -> None:
-    """Its death is counted and survived: no user is lost or doubled, and each arrival answered, failed or in flight."""
+    """No user is lost or doubled by a server's death, and each arrival is answered, failed or in flight."""
     port = free_port()
     closed = plan(port, "/ok?ms=5", connections=USERS)
     opened = plan(port, "/digest?ms=5", schedule=Constant(200))
@@ -156,7 +156,7 @@ def test_a_certificate_that_proves_nothing_is_refused(
 
 
 def test_requests_and_answers_arrive_whole_over_tls(tls_server: Serving, certificates: Certificates) -> None:
-    """Large answers, with TLS's read-ahead; byte by byte; ended by closing; 8 MB, more than a socket takes at once."""
+    """Answers arrive whole if large, byte by byte or ended by closing, and so do requests of 8 MB."""
     expected = {
         "/big": BIG,
         "/drip": BODY,

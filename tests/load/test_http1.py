@@ -99,7 +99,7 @@ def test_a_recognised_answer_is_what_the_parser_would_have_made_of_it(
 
 
 def test_the_memory_for_answers_is_bounded() -> None:
-    """Answers that are all different, or long, do not make it grow for ever."""
+    """Answers that are all different, or long, do not make the memory grow for ever."""
     user = User()
     user.receive(*(ok(b"%d" % number) for number in range(KNOWN_ANSWERS + 10)), ok(b"." * KNOWN_ANSWER_BYTES))
     assert (len(user.transport.known), user.ended) == (10, KNOWN_ANSWERS + 11)
@@ -181,7 +181,7 @@ def test_an_answer_of_another_type_than_the_first_one_is_a_failure(answers: list
 
 
 def test_payloads_may_have_answers_of_unlike_types() -> None:
-    """Each has its own, and no answer is recognised that would be good for another payload."""
+    """Each payload has its own type, and no answer is recognised that would be good for another payload."""
     user = User(goes_on=False)
     user._send()
     told = []
@@ -199,7 +199,7 @@ def test_a_request_on_a_connection_that_the_server_had_closed_is_sent_again(
     end: bool | OSError,  # noqa: FBT001 -- a table
     taken: int,
 ) -> None:
-    """Whole, on a new connection, and as sent when it first was; its answer counts, and the next one follows it."""
+    """A whole request goes out on a new connection, as sent when it first was, and its answer counts."""
     user = User(room=[len(PAYLOAD), taken])
     user.receive(ok())
     sent_ns = user.slot.sent_ns
@@ -215,7 +215,7 @@ def test_a_request_on_a_connection_that_the_server_had_closed_is_sent_again(
     ("received", "kind"), [(b"", "connection closed"), (ok()[:9], "incomplete answer"), (b"x", "protocol")]
 )
 def test_a_request_is_sent_again_once_and_only_without_an_answer(received: bytes, kind: str) -> None:
-    """On a new connection its end is a failure, and on an old one it is as soon as a byte of the answer came."""
+    """A new connection's end is a failure, and so is an old one's as soon as a byte of the answer came."""
     again = User()
     again.receive(ok(), end=True)
     again.reopen()
@@ -225,7 +225,7 @@ def test_a_request_is_sent_again_once_and_only_without_an_answer(received: bytes
 
 
 def test_a_server_that_ends_a_connection_late_has_failed() -> None:
-    """It has read the request; a slow connection is given the time of three openings."""
+    """A late end is a failure, since the request was read; a slow connection has the time of three openings."""
     ends = []
     for connect_ns in (0, STALE_NS):
         user = User()
@@ -238,7 +238,7 @@ def test_a_server_that_ends_a_connection_late_has_failed() -> None:
 
 
 def test_a_server_that_ends_connections_after_their_first_answer_is_asked_once_on_each(clock: Clock) -> None:
-    """From the third on, and however late its ends come; one that ends a connection after more answers is not."""
+    """From the third such connection on each has one request; a server that ends them after more is not meant."""
     for answers in (1, 2):
         user = User()
         for number in range(ENDED_AFTER_FIRST):
@@ -255,7 +255,7 @@ def test_a_server_that_ends_connections_after_their_first_answer_is_asked_once_o
 @pytest.mark.parametrize("recognised", [False, True])
 @pytest.mark.parametrize("answers", [1, 2, 3])
 def test_a_connection_that_the_server_has_closed_is_not_used_again(*, recognised: bool, answers: int) -> None:
-    """If its end is known when an answer is read, no request is sent on it, recognised or not."""
+    """No request is sent on a connection whose end is known when an answer is read, recognised or not."""
     user = User(known=KnownAnswers({ok(): BODY}) if recognised else None)
     for number in range(answers):
         user.socket.arriving.append(ok())
@@ -265,7 +265,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(*, recognised
 
 
 def test_requests_that_ask_to_close_have_a_connection_each() -> None:
-    """Even if the server keeps it open, no request follows on it (RFC 9112, 9.6)."""
+    """No request follows on a connection that was to close, even if the server keeps it open (RFC 9112, 9.6)."""
     user = User(asks_to_close=True, known=KnownAnswers({ok(): BODY}))
     assert user.receive(ok()) == [("answered", BODY, False)]
     assert (user.socket.closed, user.requests) == (True, 1)
@@ -310,7 +310,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.mark.parametrize("larger", [0, 1])
 def test_large_requests_are_timed_though_they_go_out_at_once(clock: Clock, larger: int) -> None:
-    """Until the kernel has one: here a step of the clock. Small ones count 0, and cost no look at the clock."""
+    """A large request is timed until the kernel has it; a small one counts 0, and costs no look at the clock."""
     user = User(payload=b"x" * (UNTIMED_BYTES + larger))
     user.receive(ok(), ok())
     assert (user.requests, user.ended) == (3, 2)
@@ -335,7 +335,7 @@ def test_an_answer_in_pieces_is_timed_from_its_first_to_its_last(clock: Clock) -
 
 @pytest.mark.parametrize("recognised", [False, True])
 def test_an_answer_before_the_request_was_written_costs_the_connection(*, recognised: bool) -> None:
-    """It counts, as an error too, and what is left of the request is not sent into the next one."""
+    """An early answer or error counts, and the rest of the request is not sent into the next one."""
     user = User(room=[3], known=KnownAnswers({ok(): BODY}) if recognised else None)
     assert user.receive(ok()) == [("answered", BODY, False)]
     assert (user.socket.closed, user.socket.sent) == (True, PAYLOAD[:3])
@@ -347,7 +347,7 @@ def test_an_answer_before_the_request_was_written_costs_the_connection(*, recogn
 @pytest.mark.parametrize("taken", [len(PAYLOAD), 3, BlockingIOError(), BrokenPipeError()])
 @pytest.mark.parametrize("end", [ok(), b"H", b""])
 def test_what_a_slot_sends_by_itself_may_be_taken_in_part(taken: int | OSError, end: bytes) -> None:
-    """Then all is as if its issuer had sent it."""
+    """A request that a slot sends by itself, and that is taken in part, ends as if its issuer had sent it."""
     told = []
     for repeats in (False, True):
         user = User(room=[len(PAYLOAD)] * 3 + [taken], repeats=repeats)

@@ -133,7 +133,7 @@ def test_what_is_no_answer_is_tensors_or_an_error(answer: bytes, data: st.DataOb
 
 
 def test_nothing_of_it_is_imported_before_it_is_needed() -> None:
-    """Every pytest run of an environment loads the plugin."""
+    """A pytest run that needs no tensors imports no package for them."""
     script = (
         "import sys, pytest_gpuserve.experiment.handle; print({'numpy', 'tritonclient', 'gevent'} & {*sys.modules})"
     )

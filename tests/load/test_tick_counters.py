@@ -91,7 +91,7 @@ def test_a_body_that_no_report_has_room_for_is_unchecked(keep: Literal["all", "s
 
 
 def test_all_answers_are_kept_where_all_are_asked_for() -> None:
-    """Beyond the number and bytes that bound a report otherwise, up to what fits into the longest message."""
+    """All requested answers are kept, as far as they fit into the longest message."""
     counters = TickCounters(1, "all")
     bodies = [b"%d" % number + b"." * 100 for number in range(3 * DISTINCT_ANSWERS)]
     assert sum(map(len, bodies)) > 2 * DISTINCT_ANSWER_BYTES
@@ -124,7 +124,7 @@ def test_what_was_received_is_kept_or_counted(bodies: list[tuple[int, bytes]]) -
 def test_a_sample_is_short_and_shows_no_secret_nor_the_half_of_one(
     monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
-    """Wherever its end falls; what only the owner knows for one is there whole, to be found, or not at all."""
+    """Wherever a sample ends, a secret that only the owner knows is in it whole, to be found, or not at all."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
     for kind, secret in (("known here", SECRET), ("known to the owner", OTHER)):
         counters = TickCounters()
@@ -154,14 +154,14 @@ def looked(still_ns: int, after_ns: int, *, cpu_share: float = 0.0) -> tuple[int
 
 @given(st.integers(0, BEAT_NS - 1), st.floats(0.0, 1.0))
 def test_who_runs_has_no_late_beats(after_ns: int, cpu_share: float) -> None:
-    """Timers are late by their nature, and other turns on its core are as short as a millisecond."""
+    """Delays of timers, and other turns on the core as short as a millisecond, are not late beats."""
     assert looked(0, after_ns, cpu_share=cpu_share) == (0, 0)
     assert looked(ON_TIME_NS - TIMER_NS, after_ns) == (0, 0)
 
 
 @given(st.integers(2 * MS, 400 * MS), st.integers(0, BEAT_NS - 1))
 def test_each_beat_of_a_standstill_is_late_until_its_end(still_ns: int, after_ns: int) -> None:
-    """Those were due in it at regular times, and none is missing."""
+    """Each beat that was due in a standstill is late until its end, and none is missing."""
     end_ns = after_ns + still_ns
     delays = [end_ns - due_ns for due_ns in range(BEAT_NS, end_ns, BEAT_NS) if end_ns - due_ns > ON_TIME_NS]
     assert looked(still_ns, after_ns) == (len(delays), sum(delays))
@@ -169,7 +169,7 @@ def test_each_beat_of_a_standstill_is_late_until_its_end(still_ns: int, after_ns
 
 @given(st.integers(BEAT_NS, 400 * MS))
 def test_who_works_for_long_is_busy_and_not_held_up(work_ns: int) -> None:
-    """A crowd of answers may take longer than a beat; what of that time it did not run counts all the same."""
+    """Work for longer than a beat is not a pause; the part of that time without work is."""
     beats = Beats()
     beats.begin(0, 0)
     beats.look(BEAT_NS + work_ns, work_ns)
@@ -200,7 +200,7 @@ def test_waiting_for_a_core_is_no_standstill() -> None:
 
 
 def test_without_the_kernels_word_only_work_is_known() -> None:
-    """As where ``/proc`` has no such file, and after the clock was closed."""
+    """Without a file in ``/proc``, and after the clock was closed, only CPU time is known."""
     clock = BusyClock()
     clock.close()
     clock.close()

@@ -211,7 +211,7 @@ def test_the_number_under_way_is_rate_times_latency(under_way: float, schedule: 
 
 
 def test_users_of_a_host_that_stood_still_at_the_edge_are_not_stuck() -> None:
-    """Four users who wait for 250 ms at the end, as all did once before; not for longer, nor if only one did."""
+    """Four users may wait 250 ms at the end, as all did once before; not longer, nor if only one did."""
     uneven = merge([alike(496, 4_000_000), alike(4, 300_000_000)])
     waited = {"requests": 500, "sent": 500, "due": 500, "latency": uneven}
     excess_ns = USERS * 250_000_000
@@ -268,7 +268,7 @@ WORDS: dict[str, tuple[Tick, Schedule]] = {
 
 @pytest.mark.parametrize("words", WORDS, ids=[words[:40] for words in WORDS])
 def test_a_reason_names_its_numbers(words: str) -> None:
-    """And what helps, in one line."""
+    """A reason has its numbers and a remedy in one line."""
     totals, schedule = WORDS[words]
     (reason,) = reasons(totals, schedule=schedule, processes=1)
     assert "\n" not in reason.text
@@ -301,7 +301,7 @@ def test_a_client_may_add_a_tenth_of_what_may_get_worse(tolerance: float, most: 
 def test_users_are_not_idle_for_longer_than_their_engine_stands_still(
     stills_ms: list[float], engines: int, latency_ms: float
 ) -> None:
-    """It holds for any latencies, and for users that are divided over several engines."""
+    """Idle time of users is at most their engine's standstill, for any latencies and number of engines."""
     noted = beats(*stills_ms)
     latency_ns = round(latency_ms * 1e6)
     busy = closed(latency=alike(1000, latency_ns), in_flight_ns=1000 * latency_ns, **noted, cpu_ns=1)
@@ -325,7 +325,7 @@ def test_what_a_window_measured_does_not_decide_whether_it_is_measured_again(
 
 
 def test_a_window_is_measured_again_for_the_client_alone() -> None:
-    """Saturated or late, of which one busy window tells; never for errors, a missed rate or requests that are stuck."""
+    """A saturated or late client has a window measured again; errors, a missed rate or stuck requests do not."""
     sound = opened(errors={"reset": 9}, due=2000, in_flight_ns=9 * SECOND)
     bad = replace(sound, cpu_ns=SECOND, lag=alike(1000, 10**8))
     assert [each.kind for each in disturbances(bad, schedule=OPEN, usual=opened())] == [SATURATED, LATE]

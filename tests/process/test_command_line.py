@@ -25,7 +25,7 @@ sys.exit(run_command(command))
 
 
 def test_an_error_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On standard error alone; the exit status tells a wrong argument, also the doctor's path, from what failed."""
+    """Standard error alone has the error; the exit status tells a wrong argument from a failure."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
     assert refused(UsageProblem(f"no such file: {SECRET}", remedies=["name another"])) == 2
     told = capsys.readouterr()
@@ -42,7 +42,7 @@ def test_an_error_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_ctrl_c_is_no_traceback() -> None:
-    """Exit status 130, as shells count it."""
+    """Ctrl-C ends a command with exit status 130, as shells count it."""
 
     def interrupted(arguments: object) -> int:
         raise KeyboardInterrupt
@@ -52,7 +52,7 @@ def test_ctrl_c_is_no_traceback() -> None:
 
 @pytest.mark.parametrize("times", ["1", "100000"])
 def test_a_reader_that_leaves_early_is_no_traceback(times: str) -> None:
-    """Whether what is printed waits for the end of the process, or fills the pipe at once."""
+    """A closed pipe is not a traceback, whether output waits for the end or fills the pipe at once."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
