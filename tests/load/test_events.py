@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import http1
@@ -74,6 +74,9 @@ def fault(*pieces: bytes, choices: int = 1) -> str:
 
 
 @given(stream=STREAMS, cuts=CUTS)
+@example(stream=b"xdata: a\n\n", cuts=[1])
+@example(stream=b"data: a\n\ndata\n\ndata: a\n\n", cuts=[9, 15])
+@example(stream=b"data: a\r\n\r\ndata: b\n\n", cuts=[10, 11])
 def test_any_cutting_reads_the_same(stream: bytes, cuts: list[int]) -> None:
     """However a stream is cut, as many events have content, and the answer is good or not."""
     whole = count(stream), not fault(stream)
@@ -155,7 +158,7 @@ def test_an_answer_that_is_cut_off_before_its_end_is_said_is_never_good(
         # Lines and fields as section 9.2.6 of the standard has them.
         pytest.param(b"data: a\r\n\r\ndata: b\n\ndata: c\r\r", 3, id="ends of lines"),
         pytest.param(b"data: a\r\ndata: b\r\n\r\n", 1, id="two lines of an event"),
-        pytest.param(b"data: a\ndata: b\n\n\n", 1, id="an empty event"),
+        pytest.param(b"data: a\n \ndata: b\n\n\n", 1, id="an empty event and a line of a space"),
         pytest.param(b"data: a\n\ndata\n\ndata: a\n\n", 2, id="empty data"),
         pytest.param(b"data: a\n\ndata: b\n", 1, id="an unfinished event"),
         pytest.param(b"xdata: a\n\n: data\n\nevent: ping\n\n", 0, id="other fields"),
