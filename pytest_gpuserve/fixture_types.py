@@ -71,7 +71,8 @@ class Load:
                 times ``seconds``, the run is INVALID.
             until: Instead of a fixed time, the start ends when this function returns true for its finished windows,
                 each of 0.5 s, at least four. If that takes longer than 15 times ``seconds``, the run is INVALID.
-            warmup_seconds: Loaded time before the measurement, which is thrown away.
+            warmup_seconds: Loaded time before the measurement, which is thrown away. Side by side it goes on until an
+                answer has come, at most for ``timeout``.
             starts: Fresh starts of one session, at least two. It has no effect side by side.
             timeout: Seconds after which a request is an error.
             processes: Load engines that share the schedule, if one is too slow; with ``--load-engine``, workers.

@@ -130,8 +130,9 @@ class ServerArm:
         return cls(arm, Watch(instance, target, shape, check, progress), shape)
 
     def warm_up(self, stack: ExitStack) -> None:
-        """Load the server for a while, and leave it at rest; its engines end with the stack.
+        """Load the server for a while, at least until an answer comes, and leave it at rest.
 
+        Its engines end with the stack.
         Trouble and lost engines appear in ``problems``; the server then takes no turns.
 
         Raises:
@@ -149,11 +150,23 @@ class ServerArm:
             self._engines = stack.enter_context(Engines(watch.plan(shape.schedule), shape.processes, shape.source))
             if not shape.finite:
                 self._warmup = watch.ticks(self._engines, warmup_ticks)
+                # Turns are as long as answers need, so the warm-up has to see one.
+                longest = warmup_ticks + round(shape.timeout_seconds / TICK_SECONDS)
+                while not self._warmed_up.requests and len(self._warmup) < longest:
+                    more = watch.ticks(self._engines, 1)
+                    if not more:
+                        break
+                    self._warmup += more
             self._engines.halt(seed=shape.seed)
         except LoadFailed as problem:
             if not watch.so_far.seconds:
                 raise
             watch.lose(problem)
+
+    @property
+    def _warmed_up(self) -> Tick:
+        """The later half of the warm-up."""
+        return total(self._warmup[len(self._warmup) // 2 :])
 
     @property
     def engines(self) -> Engines:
@@ -190,7 +203,7 @@ class ServerArm:
         base = LEAST_TICKS if tolerance < WIDE_TOLERANCE else TICKS_WITHIN_WIDE
         if self.shape.seconds is not None:
             base *= max(1, round(self.shape.seconds / (8 * WINDOW_SECONDS)))
-        later = total(self._warmup[len(self._warmup) // 2 :])
+        later = self._warmed_up
         if not later.requests or later.latency.mean is None:
             return Pace(SETTLE_TICKS, base)
         rate_per_tick = later.requests / later.seconds * TICK_SECONDS

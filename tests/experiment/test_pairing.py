@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -23,7 +24,7 @@ from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import BLOCKS
-from tests.experiment.stage import Stage, either_arm, either_way, told
+from tests.experiment.stage import USERS, Stage, either_arm, either_way, told
 from tests.fakes.scripted_eyes import MIB
 from tests.load.ticks import TICK_NS
 from tests.support.reasons import kinds
@@ -117,6 +118,23 @@ def windows(measured: Round) -> set[int]:
 def rejected(measured: Round) -> list[str]:
     """Why windows were thrown away."""
     return [text for arm in ARMS for text in measured.sides[arm].rejected]
+
+
+def test_a_warm_up_waits_for_the_first_answers_of_a_slow_server(stage: Stage) -> None:
+    """A warm-up of 0.3 s goes on until its later half has an answer, which tells how long windows have to be."""
+    stage.rate = lambda arm, number: 0 if number == -1 and stage.asked.count((arm, "tick")) <= 20 else 100
+    stage.pair().measure(3)
+    asked = [what for arm, what in stage.asked if arm == "base"]
+    assert asked[: asked.index("halt")] == ["ready", *["tick"] * 21]
+
+
+def test_a_warm_up_without_an_answer_ends_with_the_timeout_of_a_request(stage: Stage) -> None:
+    """A server that answers nothing does not hold the round up for longer."""
+    stage.rate = lambda _arm, _number: 0
+    measured = stage.round(replace(USERS, timeout_seconds=1.0))
+    asked = [what for arm, what in stage.asked if arm == "base"]
+    assert asked[: asked.index("halt")].count("tick") == 13
+    assert {*kinds(measured.problems)} == {ReasonKind.NOTHING_MEASURED}
 
 
 def test_a_round_goes_on_in_the_same_servers(stage: Stage) -> None:

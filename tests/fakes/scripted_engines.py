@@ -117,7 +117,7 @@ def tick_of(
     number: int, begin_ns: int, requests: int = TICK_REQUESTS, *, users: int = USERS, last: bool = False
 ) -> Tick:
     """A tick in which so many users had so many answers, each as soon as that takes."""
-    latency_ns = users * TICK_NS // requests
+    latency_ns = users * TICK_NS // max(requests, 1)
     return ticks.tick_of(
         number,
         requests,
