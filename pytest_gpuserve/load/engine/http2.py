@@ -283,10 +283,15 @@ class GrpcConnection(HttpConnection):
     def send(self, payload: bytes) -> None:
         """Send a request."""
         self._busy = True
-        self._write(self._protocol.call(payload))
+        data = self._protocol.call(payload)
+        if self._protocol.outgoing:
+            self._write_outgoing(data)
+        else:
+            self._write(data)
 
-    def _write_outgoing(self) -> None:
-        data = b"".join(self._protocol.outgoing)
+    def _write_outgoing(self, data: bytes = b"") -> None:
+        """Write what the protocol has to say, and this behind it."""
+        data = b"".join((*self._protocol.outgoing, data))
         self._protocol.outgoing.clear()
         self._write(data)
 
@@ -308,12 +313,13 @@ class GrpcConnection(HttpConnection):
         except MalformedResponse as problem:
             self._lose(FaultKind.PROTOCOL, str(problem))
             return
-        if protocol.outgoing:
-            self._write_outgoing()
         if parsed is not None:
             self._finish(now_ns, parsed)
         elif not data or (protocol.leaving and not self._busy) or protocol.is_over:
             self._ended(now_ns, protocol.goodbye)
+        # Usually a request has followed the answer, and taken it along: a system call costs more than the rest.
+        if protocol.outgoing and self._socket is not None:
+            self._write_outgoing()
 
     def _fault(self, parsed: Parsed) -> Fault | None:
         return parsed.fault
