@@ -20,8 +20,9 @@ from pytest_gpuserve.device.rules import HOST_RULES, changes
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.experiment.shape import Terms
-from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_sm_clock_mhz, mean_value, point
+from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_value, point
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
+from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.measure.work import FEWEST_WINDOWS, unknown_work, unlike_work
 from pytest_gpuserve.store.kept import Subject
 from pytest_gpuserve.verdict.metric import METRICS
@@ -333,7 +334,8 @@ def recorded_clock_mhz(case: TestLoads, measurement: Measurement, stored: Stored
     """Mean SM clock in a comparable baseline; None without one."""
     if stored is None or why_absent(case, measurement, stored):
         return None
-    return mean_sm_clock_mhz(stored.sessions)
+    use = GpuUse.pooled([window for session in stored.sessions for window in session.windows])
+    return None if use is None else use.sm_clock_mhz
 
 
 def shared_host(case: TestLoads, measurement: Measurement) -> Reason | None:

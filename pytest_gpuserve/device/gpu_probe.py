@@ -1,14 +1,12 @@
-"""A GPU that is read repeatedly by kept handles; a value that NVML refuses is reported once, and then unknown."""
+"""A GPU at one moment, and its reading by kept handles. A value that NVML refuses is None, never zero."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
 import psutil
-
-from pytest_gpuserve.device.gpu import is_unsupported
-from pytest_gpuserve.device.sample import MOST_FAILURES, DeviceProcess, GpuEvent, GpuSample, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,153 +14,171 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-MOST_EVENTS: Final = 64
-"""Most events of a GPU in one sample; the rest comes with the next one."""
+MOST_XIDS: Final = 64
+"""Most errors of a GPU in one sample; the rest comes with the next one."""
+
+
+class GpuProcess(msgspec.Struct, frozen=True):
+    """A process that computes on a GPU.
+
+    Args:
+        pid: Pid in NVML's namespace, which within a container may be another one.
+        name: Name of its program; None if this machine does not show the process.
+        memory_bytes: Its memory on the GPU; None if the driver does not report it.
+        ancestors: Pids of its parent, of the parent's parent, and so on; empty if this machine does not show them.
+    """
+
+    pid: int
+    name: str | None
+    memory_bytes: int | None
+    ancestors: tuple[int, ...] = ()
+
+
+class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A GPU at one moment.
+
+    Memory and processes are the GPU's or the MIG instance's own. Clock, reasons and errors are the whole GPU's.
+
+    Args:
+        at_ns: Time by ``time.perf_counter_ns``, the clock of the load's ticks.
+        utilisation: Share of the driver's last sampling period (1/6 s to 1 s) when a kernel ran; None for an instance.
+        memory_bytes: Allocated memory, including the driver's own.
+        sm_clock_mhz: Clock of the multiprocessors.
+        joules: Counter of the energy since the driver was loaded; None for an instance.
+        clock_reasons: NVML's mask of clock-event reasons.
+        uncorrected_ecc: Counter of uncorrected memory errors since the driver was loaded.
+        processes: Computing processes.
+        xids: Errors that the driver reported since the last sample; None if it does not report them.
+        lost: Whether NVML has lost the GPU, from then on.
+    """
+
+    at_ns: int
+    utilisation: float | None = None
+    memory_bytes: int | None = None
+    sm_clock_mhz: int | None = None
+    joules: float | None = None
+    clock_reasons: int | None = None
+    uncorrected_ecc: int | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    xids: tuple[int, ...] | None = None
+    lost: bool = False
 
 
 class GpuProbe:
     """Reads a GPU; errors of NVML are not raised.
 
     Args:
-        tell: Called with each event, and once with each value that cannot be read.
-        is_ours: Whether a pid belongs to the session.
+        nvml: NVML's binding, initialised.
+        uuid: ``GPU-...``, or ``MIG-...`` for an instance.
     """
 
-    def __init__(
-        self,
-        nvml: ModuleType,
-        uuid: str,
-        *,
-        tell: Callable[[GpuEvent | Unknown], None],
-        is_ours: Callable[[int], bool],
-    ) -> None:
+    def __init__(self, nvml: ModuleType, uuid: str) -> None:
         self._nvml = nvml
         self._uuid = uuid
-        self._tell = tell
-        self._is_ours = is_ours
-        self._failures: dict[str, int] = {}
-        self._lost = False
+        self._is_instance = uuid.startswith("MIG-")
         self._own: Any = None
-        self._gpu: Any = None
+        self._whole: Any = None
         self._events: Any = None
-        # An older driver has only their older names.
-        self._reasons = _Either(
-            nvml, "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
-        )
-        self._processes = _Either(
-            nvml, "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"
-        )
+        self._lost = False
 
-    def read(self, *, slow: bool) -> GpuSample:
-        """Read the fast values of the GPU, and the slow ones on request."""
-        if self._gpu is None:
-            self._own, self._gpu = self._ask("the GPU", self._found) or (None, None)
-        nvml, gpu, ask = self._nvml, self._gpu, self._ask
-        if self._lost or gpu is None:
-            return GpuSample(self._uuid)
-        # Values of a moment come first, because slow ones may take a fifth of the time between two samples.
-        energy_mj: int | None = ask("the energy counter", nvml.nvmlDeviceGetTotalEnergyConsumption, gpu)
-        utilisation = ask("utilisation", nvml.nvmlDeviceGetUtilizationRates, gpu)
-        memory = ask("memory", nvml.nvmlDeviceGetMemoryInfo, self._own)
-        sample = GpuSample(
-            self._uuid,
-            gpu_utilisation=None if utilisation is None else utilisation.gpu / 100,
-            memory_used_bytes=None if memory is None else memory.used,
-            sm_clock_mhz=ask("the SM clock", nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
-            energy_joules=None if energy_mj is None else energy_mj / 1000,
-            clock_reasons=ask("clock-event reasons", self._reasons, gpu),
-            **(self._slow() if slow else {}),
+    def read(self) -> GpuSample:
+        """Read all values of the GPU."""
+        at_ns, nvml, ask = time.perf_counter_ns(), self._nvml, self._ask
+        if self._whole is None:
+            self._own, self._whole = ask(self._found) or (None, None)
+        whole = self._whole
+        if whole is None:
+            return GpuSample(at_ns, lost=self._lost)
+        millijoules = None if self._is_instance else ask(nvml.nvmlDeviceGetTotalEnergyConsumption, whole)
+        utilisation = None if self._is_instance else ask(nvml.nvmlDeviceGetUtilizationRates, whole)
+        memory = ask(nvml.nvmlDeviceGetMemoryInfo, self._own)
+        # An older driver has only the older name of a function.
+        processes = ask(
+            nvml.nvmlDeviceGetComputeRunningProcesses_v3,
+            self._own,
+            instead=nvml.nvmlDeviceGetComputeRunningProcesses_v2,
         )
-        self._hear()
-        return sample
-
-    def _slow(self) -> dict[str, Any]:
-        nvml, gpu, ask = self._nvml, self._gpu, self._ask
-        processes = ask("processes", self._processes, self._own)
-        return {
-            "processes": None if processes is None else tuple(map(self._process, processes)),
-            "uncorrected_ecc": ask(
-                "uncorrected ECC errors",
+        return GpuSample(
+            at_ns,
+            utilisation=None if utilisation is None else utilisation.gpu / 100,
+            memory_bytes=None if memory is None else memory.used,
+            sm_clock_mhz=ask(nvml.nvmlDeviceGetClockInfo, whole, nvml.NVML_CLOCK_SM),
+            joules=None if millijoules is None else millijoules / 1000,
+            clock_reasons=ask(
+                nvml.nvmlDeviceGetCurrentClocksEventReasons,
+                whole,
+                instead=nvml.nvmlDeviceGetCurrentClocksThrottleReasons,
+            ),
+            uncorrected_ecc=ask(
                 nvml.nvmlDeviceGetTotalEccErrors,
-                gpu,
+                whole,
                 nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
                 nvml.NVML_VOLATILE_ECC,
             ),
-        }
-
-    def _process(self, info: Any) -> DeviceProcess:  # noqa: ANN401 -- the binding's, which has no types
-        pid: int = info.pid
-        try:
-            name = psutil.Process(pid).name()
-        except psutil.Error:
-            name = None
-        return DeviceProcess(pid, name, info.usedGpuMemory, self._is_ours(pid))
+            processes=None if processes is None else tuple(map(_process, processes)),
+            xids=self._xids(),
+            # The last one, because each of the above may find it out.
+            lost=self._lost,
+        )
 
     def _found(self) -> tuple[object, object]:
         """Handles of the GPU or instance, and of its whole GPU."""
         nvml = self._nvml
         own = nvml.nvmlDeviceGetHandleByUUID(self._uuid)
-        return own, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(own) if self._uuid.startswith("MIG-") else own
+        return own, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(own) if self._is_instance else own
+
+    def _xids(self) -> tuple[int, ...] | None:
+        if self._events is None:
+            self._events = self._ask(self._registered)
+        if self._events is None:
+            return None
+        found: list[int] = []
+        while len(found) < MOST_XIDS:
+            event = self._ask(self._next_event)
+            if event is None:
+                return tuple(found) or None
+            if event is False:
+                break
+            if event.eventType & self._nvml.nvmlEventTypeXidCriticalError:
+                found.append(event.eventData)
+        return tuple(found)
 
     def _registered(self) -> object:
-        """Make an event set for this GPU's XIDs; each GPU has its own, so that events are not confused."""
         nvml = self._nvml
         events = nvml.nvmlEventSetCreate()
         try:
-            nvml.nvmlDeviceRegisterEvents(self._gpu, nvml.nvmlEventTypeXidCriticalError, events)
+            nvml.nvmlDeviceRegisterEvents(self._whole, nvml.nvmlEventTypeXidCriticalError, events)
         except nvml.NVMLError:
             nvml.nvmlEventSetFree(events)
             raise
         return events
 
-    def _hear(self) -> None:
-        if self._events is None:
-            self._events = self._ask("XID events", self._registered)
-        for _ in range(MOST_EVENTS):
-            event = None if self._events is None else self._ask("XID events", self._next_event)
-            if event is None:
-                return
-            if event.eventType & self._nvml.nvmlEventTypeXidCriticalError:
-                self._tell(GpuEvent(time.perf_counter_ns(), self._uuid, "xid", event.eventData))
-
-    def _next_event(self) -> Any:  # noqa: ANN401 -- as above
+    def _next_event(self) -> Any:  # noqa: ANN401 -- the binding's, which has no types
+        """The oldest event that was not heard yet; False if there is none."""
         try:
             return self._nvml.nvmlEventSetWait_v2(self._events, 0)
         except self._nvml.NVMLError_Timeout:
-            return None
+            return False
 
-    def _ask(self, what: str, read: Callable[..., _T], *arguments: object) -> _T | None:
-        failures = self._failures.get(what, 0)
-        if self._lost or failures >= MOST_FAILURES:
+    def _ask(self, read: Callable[..., _T], *arguments: object, instead: Callable[..., _T] | None = None) -> _T | None:
+        """Read a value; None if NVML refuses it. ``instead`` is tried if the driver lacks the function."""
+        if self._lost:
             return None
         try:
-            answer = read(*arguments)
-        except self._nvml.NVMLError as error:
-            if getattr(error, "value", None) == self._nvml.NVML_ERROR_GPU_IS_LOST:
-                self._lost = True
-                self._tell(GpuEvent(time.perf_counter_ns(), self._uuid, "lost"))
-                return None
-            self._failures[what] = MOST_FAILURES if is_unsupported(self._nvml, error) else failures + 1
-            if self._failures[what] >= MOST_FAILURES:
-                self._tell(Unknown(self._uuid, what, str(error)))
-            return None
-        self._failures.pop(what, None)
-        return answer
-
-
-class _Either:
-    """A function of NVML, or its older name if the driver has no other."""
-
-    def __init__(self, nvml: ModuleType, newer: str, older: str) -> None:
-        self._nvml = nvml
-        self._read: Callable[[object], Any] = getattr(nvml, newer)
-        self._older: Callable[[object], Any] | None = getattr(nvml, older)
-
-    def __call__(self, handle: object) -> Any:  # noqa: ANN401 -- as above
-        try:
-            return self._read(handle)
+            return read(*arguments)
         except self._nvml.NVMLError_FunctionNotFound:
-            if self._older is None:
-                raise
-            self._read, self._older = self._older, None
-            return self._read(handle)
+            return None if instead is None else self._ask(instead, *arguments)
+        except self._nvml.NVMLError_GpuIsLost:
+            self._lost = True
+            return None
+        except self._nvml.NVMLError:
+            return None
+
+
+def _process(info: Any) -> GpuProcess:  # noqa: ANN401 -- as above
+    try:
+        process = psutil.Process(info.pid)
+        name, ancestors = process.name(), tuple(parent.pid for parent in process.parents())
+    except psutil.Error:
+        name, ancestors = None, ()
+    return GpuProcess(info.pid, name, info.usedGpuMemory, ancestors)

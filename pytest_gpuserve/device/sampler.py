@@ -1,138 +1,182 @@
-"""Samples GPUs into a file, ten times a second, in a process of its own.
+"""Samples a GPU into a file, ten times a second, in a process of its own.
 
-`pytest_gpuserve.device.telemetry` runs it as ``python -m pytest_gpuserve.device.sampler FOLDER OWNER [UUID...]`` and
-ends it with SIGTERM. The folder has a named pipe for the servers' processes (`ORDERS`, a JSON list of pids a line), and
-a file for samples (`SAMPLES`, one JSON record a line). So neither process ever waits for the other, and the session
-reads the file between two windows.
-
-This module does not import pytest or any code of the measurement.
+`SamplerProcess` is the session's end: it runs ``python -m pytest_gpuserve.device.sampler FILE UUID``, and ends it with
+SIGTERM. The file has a sample a line, as JSON, so that neither process ever waits for the other.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import signal
 import sys
 import time
+from bisect import bisect_left
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
-import psutil
 import pynvml
 
 from pytest_gpuserve.device.gpu import initialised
-from pytest_gpuserve.device.gpu_probe import GpuProbe
-from pytest_gpuserve.device.sample import (
-    SAMPLES_A_SECOND,
-    SLOW_EVERY,
-    GpuSample,
-    TelemetrySample,
-    Unknown,
-)
+from pytest_gpuserve.device.gpu_probe import GpuProbe, GpuSample
+from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.process.child import Command, Process, owned_folder
+from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import TracebackType
 
-    from pytest_gpuserve.device.sample import SamplerRecord
+    from typing_extensions import Self
 
-ORDERS: Final = "orders"
+SAMPLE_NS: Final = 100_000_000
+"""Time between two samples."""
 
-SAMPLES: Final = "samples.jsonl"
+COMMAND: Final = (sys.executable, "-m", "pytest_gpuserve.device.sampler")
+"""Command of the sampler if the package is installed."""
 
-PERIOD_NS: Final = 1_000_000_000 // SAMPLES_A_SECOND
+START_SECONDS: Final = 30.0
+"""Longest wait for the first sample, on a machine in trouble: to load a driver takes seconds."""
+
+SILENCE_SECONDS: Final = 5.0
+"""Silence after which a sampler is stuck, most likely in the driver."""
+
+END_SECONDS: Final = 2.0
+
+_POLL_SECONDS: Final = 0.02
+
+_DECODER: Final = msgspec.json.Decoder(GpuSample)
 
 
-class Sampler:
-    """Samples all GPUs in turn and writes the samples to a file in a folder."""
+class SamplerProcess:
+    """A sampler that runs beside a measurement; a context manager, which ends with its block or this process.
 
-    def __init__(self, folder: Path, owner: int, uuids: Sequence[str]) -> None:
-        # Also opened for writing, so that it does not end when the session closes it.
-        self._orders = os.open(folder / ORDERS, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._unread = b""
-        self._out = os.open(folder / SAMPLES, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._encode = msgspec.json.Encoder().encode
-        self._owner = owner
-        self._servers: list[int] = []
-        self._uuids = tuple(uuids)
-        self._slow_due = 0
-        self._gpus = self._opened()
+    Its own failures are not raised: they appear in ``problem``.
 
-    def sample(self, number: int) -> None:
-        """Take the sample of this number, which counts from 0 by the time."""
-        began_ns = time.perf_counter_ns()
-        slow = number >= self._slow_due
-        if slow:
-            self._slow_due = number + SLOW_EVERY
-        gpus = self._read_gpus(slow=slow)
-        self._write(TelemetrySample(began_ns, gpus))
+    Args:
+        uuid: UUID of the GPU or MIG instance.
+        log: File for the sampler's output, which has the reason of its death.
 
-    def run(self) -> NoReturn:
-        """Sample for ever, at fixed points in time; missed points are skipped."""
-        number, origin_ns = 0, time.perf_counter_ns()
-        while True:
-            self.sample(number)
-            late_ns = time.perf_counter_ns() - origin_ns
-            number = max(number + 1, -(-late_ns // PERIOD_NS))
-            self._rest(origin_ns + number * PERIOD_NS)
+    Attributes:
+        samples: The samples that were read so far, by time, without those that were dropped.
+        problem: Reason why no more samples come; empty while they come. With a problem, the time after the last sample
+            is unknown, and a rule that needs telemetry must not pass.
+
+    Raises:
+        ServerFailed: The sampler could not be started: no more processes, or no temporary files.
+    """
+
+    def __init__(self, uuid: str, *, log: Path, command: Sequence[str] = COMMAND) -> None:
+        self.samples: list[GpuSample] = []
+        self.problem = ""
+        self._unread, self._damage = b"", ""
+        self._began_ns = time.perf_counter_ns()
+        with ExitStack() as stack:
+            folder, supervisor = stack.enter_context(owned_folder("gpuserve-telemetry-", log=log))
+            file = folder / "samples.jsonl"
+            file.touch(0o600)
+            self._file = stack.enter_context(file.open("rb"))
+            # Its folder has no file that could be taken for a module.
+            argv = (*command, str(file), uuid)
+            self._process = stack.enter_context(
+                Process.start(Command(argv, dict(os.environ), folder, log), supervisor=supervisor)
+            )
+            self.wait_until(0, START_SECONDS)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """Pid of the sampler."""
+        return self._process.pid
+
+    def read(self) -> None:
+        """Read the new samples, and whether more will come."""
+        if self._file.closed:
+            return
+        # Asked before its last lines are read.
+        has_ended = self._process.exit_status() is not None
+        lines, _, self._unread = (self._unread + self._file.read()).rpartition(b"\n")
+        try:
+            self.samples += _DECODER.decode_lines(lines)
+        except msgspec.DecodeError as problem:
+            self._damage = f"telemetry unknown: the sampler wrote an unreadable line ({problem})"
+        self.problem = self._damage or self._trouble(has_ended=has_ended)
+
+    def wait_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> None:
+        """Wait for the first sample at or after a moment, or for a problem.
+
+        Args:
+            at_ns: Time by ``time.perf_counter_ns``, like ``Tick.end_ns``.
+            timeout_seconds: The longest wait; a sample is due within 0.1 s.
+        """
+        deadline = Deadline.after(timeout_seconds)
+        self.read()
+        while not self.problem and not deadline.expired():
+            if self.samples and self.samples[-1].at_ns >= at_ns:
+                return
+            time.sleep(_POLL_SECONDS)
+            self.read()
+
+    def forget_before(self, at_ns: int) -> None:
+        """Drop samples before ``at_ns`` of ``time.perf_counter_ns``, except the last one, for interpolation."""
+        first = bisect_left(self.samples, at_ns, key=lambda sample: sample.at_ns)
+        del self.samples[: max(0, first - 1)]
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._out)
-        os.close(self._orders)
-
-    def _opened(self) -> list[GpuProbe] | None:
-        if not self._uuids:
-            return None
+        """End the sampler. Raises `ServerFailed` if it survives SIGKILL, which only a wait for a driver does."""
+        self.read()
+        self.problem = self.problem or "telemetry unknown: the sampler has been ended"
         try:
-            nvml = initialised()
-        except pynvml.NVMLError as error:
-            self._write(Unknown("", "NVML", str(error)))
-            return None
-        return [GpuProbe(nvml, uuid, tell=self._write, is_ours=self._is_ours) for uuid in self._uuids]
+            self._process.stop(END_SECONDS)
+        finally:
+            self._stack.close()
 
-    def _is_ours(self, pid: int) -> bool:
-        """Whether a process belongs to the session: the session, its servers, or their descendants."""
-        roots = {self._owner, *self._servers}
+    def _trouble(self, *, has_ended: bool) -> str:
+        if has_ended:
+            return str(
+                GpuserveError(
+                    f"telemetry unknown: the sampler has ended ({self._process.describe_exit()})",
+                    log_tail=self._process.tail(),
+                )
+            )
+        latest_ns = self.samples[-1].at_ns if self.samples else self._began_ns
+        silent_seconds = (time.perf_counter_ns() - latest_ns) / 1e9
+        if silent_seconds <= (SILENCE_SECONDS if self.samples else START_SECONDS):
+            return ""
+        return (
+            f"telemetry unknown: the sampler has written nothing for {format_seconds(silent_seconds)}; the sampler"
+            " or the driver is stuck: see `dmesg`"
+        )
+
+
+def sample_for_ever(file: Path, uuid: str) -> NoReturn:
+    """Sample at fixed points in time; missed points are skipped."""
+    out = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    encode = msgspec.json.Encoder().encode
+    probe: GpuProbe | None = None
+    number, origin_ns = 0, time.perf_counter_ns()
+    while True:
         try:
-            return pid in roots or any(parent.pid in roots for parent in psutil.Process(pid).parents())
-        except psutil.Error:
-            return False
-
-    def _read_gpus(self, *, slow: bool) -> tuple[GpuSample, ...]:
-        if self._gpus is None:
-            return tuple(map(GpuSample, self._uuids))
-        return tuple(gpu.read(slow=slow) for gpu in self._gpus)
-
-    def _rest(self, until_ns: int) -> None:
-        """Wait until a moment, and read orders meanwhile."""
-        while (left_ns := until_ns - time.perf_counter_ns()) > 0:
-            ready, _, _ = select.select([self._orders], [], [], left_ns / 1e9)
-            if ready:
-                *lines, self._unread = (self._unread + os.read(self._orders, 1 << 16)).split(b"\n")
-                # Each order replaces the previous one.
-                if lines:
-                    self._servers = msgspec.json.decode(lines[-1], type=list[int])
-
-    def _write(self, record: SamplerRecord) -> None:
+            probe = probe or GpuProbe(initialised(), uuid)
+            sample = probe.read()
+        except pynvml.NVMLError:
+            # The driver may yet be loaded.
+            sample = GpuSample(time.perf_counter_ns())
         # In one write, so that a killed sampler leaves a whole line or none.
-        os.write(self._out, self._encode(record) + b"\n")
-
-
-def main() -> None:
-    """Sample until SIGTERM."""
-
-    def end(*_: Any) -> NoReturn:  # noqa: ANN401 -- a frame, of no interest
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, end)
-    sampler = Sampler(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
-    try:
-        sampler.run()
-    finally:
-        sampler.close()
+        os.write(out, encode(sample) + b"\n")
+        late_ns = time.perf_counter_ns() - origin_ns
+        number = max(number + 1, -(-late_ns // SAMPLE_NS))
+        time.sleep(max(0, origin_ns + number * SAMPLE_NS - time.perf_counter_ns()) / 1e9)
 
 
 if __name__ == "__main__":
-    main()
+    sample_for_ever(Path(sys.argv[1]), sys.argv[2])

@@ -9,12 +9,12 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.conditions import SLOWDOWNS, RestState
+from pytest_gpuserve.measure.conditions import SLOWDOWNS, is_used, use_text
 
 if TYPE_CHECKING:
     from pytest_gpuserve.device.gpu import Gpu
+    from pytest_gpuserve.device.gpu_probe import GpuSample
     from pytest_gpuserve.device.host import Host
-    from pytest_gpuserve.device.sample import GpuSample
 
 
 class Level(Enum):
@@ -179,9 +179,10 @@ def _processes(now: GpuState) -> Check:
         return check("processes", ", ".join(names), bad=True, level=Level.PREVENTS)
     if all(sample.processes is None for sample in now.samples):
         return check("processes", None)
-    state = RestState.of(now.samples)
-    if state.is_used or now.sees_all:
-        hidden = f"none visible from here, but the GPU is {state}"
-        return check("processes", hidden if state.is_used else f"none ({state})", state.is_used)
+    used, state = is_used(now.samples), use_text(now.samples)
+    if used or now.sees_all:
+        return check(
+            "processes", f"none visible from here, but the GPU is {state}" if used else f"none ({state})", used
+        )
     found = f"none visible from this container ({state})"
     return replace(check("processes", found, bad=True, level=Level.UNKNOWN), remedy="docker run --pid=host")

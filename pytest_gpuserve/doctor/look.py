@@ -17,7 +17,7 @@ import psutil
 
 from pytest_gpuserve.device.cpu import cores_taken_by_others, cores_used, read_cpu, read_processes
 from pytest_gpuserve.device.gpu import initialised
-from pytest_gpuserve.device.gpu_probe import GpuProbe
+from pytest_gpuserve.device.gpu_probe import GpuProbe, GpuSample
 from pytest_gpuserve.device.host import read_core_limit, read_host
 from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.doctor.checks import Check, CpuUse, GpuState, HostState, check
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.device.cpu import CpuReading, Stat
     from pytest_gpuserve.device.gpu import Gpu
-    from pytest_gpuserve.device.sample import GpuSample
 
 LOOK_SECONDS: Final = 1.0
 MOST_PROCESSES: Final = 5
@@ -79,8 +78,7 @@ def _sampled(gpus: Sequence[Gpu]) -> list[tuple[GpuSample | None, str]]:
     samples: list[tuple[GpuSample | None, str]] = []
     for gpu in gpus:
         try:
-            probe = GpuProbe(initialised(), gpu.uuid, tell=lambda _: None, is_ours=lambda _: False)
-            samples.append((probe.read(slow=True), ""))
+            samples.append((GpuProbe(initialised(), gpu.uuid).read(), ""))
         except Exception as error:  # noqa: BLE001 -- one GPU that cannot be read must not hide the others
             samples.append((None, str(error)))
     return samples

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_gpuserve.device.cpu import cores_taken_by_others, cpu_share, read_cpu
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS, windows_wanted
-from pytest_gpuserve.experiment.telemetry import TelemetryMonitor, no_monitor
+from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
 from pytest_gpuserve.experiment.watch import Watch, client_of, our_processes
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.tick import Tick, total
-from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
+from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, too_many_rejected
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.steady import truncate
 from pytest_gpuserve.measure.window import Start
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.watch import CounterReading, Progress
     from pytest_gpuserve.load.answers import AnswerCheck
-    from pytest_gpuserve.measure.conditions import RunCondition
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.instance import Instance
@@ -61,10 +60,10 @@ class LoadedStart:
     shape: LoadShape
     check: AnswerCheck
     progress: Progress
-    monitor: TelemetryMonitor = field(default_factory=no_monitor)
+    monitor: TelemetryMonitor = field(default_factory=TelemetryMonitor)
     interrupted: bool = False
     _watch: Watch = field(init=False, repr=False)
-    _conditions: list[WindowCondition] = field(default_factory=list)
+    _reasons: list[tuple[Reason, ...]] = field(default_factory=list)
     _taken_cores: float = 0.0
     _cpu_share: float | None = None
     _measured: list[_Measured] = field(default_factory=list)
@@ -92,13 +91,6 @@ class LoadedStart:
         after = read_cpu(our_processes(self.instance.members()))
         self._taken_cores, self._cpu_share = cores_taken_by_others(before, after), cpu_share(before, after)
 
-    def _judged(self) -> RunCondition:
-        """Combined conditions of the windows; unknown conditions are noted."""
-        found = judge_windows(self._conditions)
-        for text in found.unknown:
-            self.monitor.note(text)
-        return found
-
     def _interrupt(self, measured: str) -> None:
         """Note that Ctrl-C cut the start short after so much."""
         self.interrupted = True
@@ -108,15 +100,14 @@ class LoadedStart:
     def _kept(self, windows: Sequence[Window], totals: Tick) -> Start:
         """Record of the start."""
         return Start(
-            self.monitor.with_gpus(windows),
+            tuple(windows),
             self.instance.cold_start_seconds,
             foreign_cores=self._taken_cores,
             cpu_share=self._cpu_share,
             client=client_of(totals),
             cold_start_parts=self.instance.cold_start_parts,
             settings=self.instance.settings,
-            telemetry=self.monitor.telemetry(windows),
-            rejected=tuple("; ".join(condition.again) for condition in self._conditions if condition.again),
+            rejected=tuple("; ".join(map(str, reasons)) for reasons in self._reasons if reasons),
         )
 
     def measure(self) -> Start:
@@ -218,43 +209,40 @@ class LoadedStart:
         return self._enough(self._windows) and not self._sift(wait=True)
 
     def _sift(self, *, wait: bool) -> bool:
-        """Drop the windows with disturbed GPUs or a disturbed client; return whether any was dropped."""
+        """Drop the windows with a disturbed GPU or a disturbed client; return whether any was dropped."""
         fresh = self._measured[self._sifted :]
-        conditions = self.monitor.judge([measured.window for measured in fresh], wait=wait)
+        judged = self.monitor.judge([measured.window for measured in fresh], wait=wait)
         self.problems.extend(self.monitor.problems())
-        if not self.shape.finite:
+        good: list[_Measured] = []
+        for measured, (window, reasons) in zip(fresh, judged, strict=False):
             # If a load is measured as a whole, its windows cannot be repeated, and the client is judged at the end.
-            conditions = [
-                replace(found, client=self._watch.disturbed(measured.ticks))
-                for measured, found in zip(fresh, conditions, strict=False)
-            ]
-        self._conditions += conditions
-        good = [measured for measured, found in zip(fresh, conditions, strict=False) if not found.again]
-        self._measured[self._sifted : self._sifted + len(conditions)] = good
+            found = reasons if self.shape.finite else (*reasons, *self._watch.disturbed(measured.ticks))
+            self._reasons.append(found)
+            good += [] if found else [measured._replace(window=window)]
+        self._measured[self._sifted : self._sifted + len(judged)] = good
         self._sifted += len(good)
-        dropped = len(conditions) - len(good)
+        dropped = len(judged) - len(good)
         wanted = max(self._goal, self._sifted)
         if dropped and not self.problems and self._rejected > MOST_REJECTED_SHARE * (self._rejected + wanted):
             # Too many windows were lost, even if all others were good.
-            self.problems.extend(judge_windows(self._conditions).invalid)
+            self.problems.extend(too_many_rejected(self._reasons))
         return dropped > 0
 
     @property
     def _rejected(self) -> int:
-        return sum(bool(condition.again) for condition in self._conditions)
+        return sum(bool(reasons) for reasons in self._reasons)
 
     def _judge_rejected(self) -> None:
-        found = self._judged()
         if self.problems:
             return
-        self.problems.extend(found.invalid)
+        self.problems.extend(too_many_rejected(self._reasons))
         if self.shape.finite and self._rejected and not self.problems:
-            first = next(condition for condition in self._conditions if condition.rejected)
+            first = next(filter(None, self._reasons))
             text = (
-                f"throttled: {self._rejected} of {len(self._conditions)} windows of a load that is measured as a whole,"
-                f" so that none of them can be measured again; first: {'; '.join(first.rejected)}"
+                f"{'; '.join(map(str, first))}; disturbed were {self._rejected} of {len(self._reasons)} windows of a"
+                " load that is measured as a whole, so that none of them can be measured again"
             )
-            self.problems.append(Reason(ReasonKind.THROTTLED, text))
+            self.problems.append(first[0].with_text(text))
 
     def _enough(self, windows: list[Window]) -> bool:
         shape = self.shape

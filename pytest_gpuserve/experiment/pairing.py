@@ -13,14 +13,12 @@ from pytest_gpuserve.device.cpu import cores_taken_by_others, read_cpu
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.shared_starts import SharedStarts, StartedPair
-from pytest_gpuserve.experiment.telemetry import side_with_telemetry
 from pytest_gpuserve.experiment.watch import our_processes
-from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
+from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, too_many_rejected
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, ArmResult, Block, Round, of_arm, round_point
 from pytest_gpuserve.measure.steady import drifts
-from pytest_gpuserve.measure.telemetry import merged
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.units import utc_now
 from pytest_gpuserve.verdict.metric import METRICS
@@ -44,39 +42,31 @@ MOST_AGAIN: Final = round(BLOCKS * MOST_REJECTED_SHARE / (1 - MOST_REJECTED_SHAR
 
 @dataclass
 class Disturbed:
-    """Conditions of the GPUs and the client during a round.
+    """Disturbances of the GPU and the client during a round.
 
     Args:
-        conditions: Conditions of all turns with the turns' servers; the turns of a repeated block carry its reasons.
+        turns: Servers of all turns, with the reasons to measure them again; the turns of a block share its reasons.
         again: Number of repeats.
     """
 
-    conditions: list[tuple[Arm, WindowCondition]] = field(default_factory=list)
+    turns: list[tuple[Arm, tuple[Reason, ...]]] = field(default_factory=list)
     again: int = 0
 
-    def add(self, found: Iterable[tuple[Arm, WindowCondition]]) -> bool:
+    def add(self, found: Iterable[tuple[Arm, tuple[Reason, ...]]]) -> bool:
         """Add the turns of a block, or one turn; return whether they have to be measured again."""
         turns = list(found)
-        rejected = tuple(dict.fromkeys(text for _, condition in turns for text in condition.rejected))
-        client = tuple(dict.fromkeys(reason for _, condition in turns for reason in condition.client))
-        self.conditions += [(arm, replace(condition, rejected=rejected, client=client)) for arm, condition in turns]
-        again = bool(rejected or client)
-        self.again += again
-        return again
+        together = tuple(dict.fromkeys(reason for _, reasons in turns for reason in reasons))
+        self.turns += [(arm, together) for arm, _ in turns]
+        self.again += bool(together)
+        return bool(together)
 
-    def invalid(self) -> tuple[Reason, ...]:
+    def invalid(self) -> list[Reason]:
         """Reasons why the turns prove nothing, if the conditions were never good for long."""
-        if self.again <= MOST_AGAIN:
-            return ()
-        return judge_windows([condition for _, condition in self.conditions]).invalid
-
-    def unknown(self) -> tuple[str, ...]:
-        """Conditions that could not be read."""
-        return judge_windows([condition for _, condition in self.conditions]).unknown
+        return too_many_rejected([reasons for _, reasons in self.turns]) if self.again > MOST_AGAIN else []
 
     def reasons(self, of: Arm) -> tuple[str, ...]:
         """Reasons why windows of a server were measured again, one text each."""
-        return tuple("; ".join(condition.again) for arm, condition in self.conditions if arm == of and condition.again)
+        return tuple("; ".join(map(str, reasons)) for arm, reasons in self.turns if arm == of and reasons)
 
 
 TURNS_ALONE: Final = BLOCKS
@@ -152,34 +142,29 @@ def _turn(
     disturbed: Disturbed,
 ) -> _TurnAlone | None:
     """Measure a window of a fresh start; None if it is to be measured again."""
-    with telemetry_source.monitor() as monitor:
-        with ExitStack() as stack:
-            server_arm = start(arm, stack)
-            monitor.up(server_arm.instance)
-            pace = server_arm.pace(terms.shape.requests_wanted, terms.tolerance)
-            # While the server runs: after its end its use would be taken for that of others.
-            cpu = read_cpu(our_processes(server_arm.members()))
-            window = server_arm.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
-            taken = cores_taken_by_others(cpu, read_cpu(our_processes(server_arm.members())))
-            server_arm.rest()
-            measured = [] if window is None else [window]
-            conditions = [
-                replace(condition, client=server_arm.disturbed(measured[0]))
-                for condition in monitor.judge(measured, wait=True)
-            ]
-            if window is not None and not server_arm.problems and not any(condition.again for condition in conditions):
+    with telemetry_source.monitor() as monitor, ExitStack() as stack:
+        server_arm = start(arm, stack)
+        monitor.up(server_arm.instance)
+        pace = server_arm.pace(terms.shape.requests_wanted, terms.tolerance)
+        # While the server runs: after its end its use would be taken for that of others.
+        cpu = read_cpu(our_processes(server_arm.members()))
+        window = server_arm.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
+        taken = cores_taken_by_others(cpu, read_cpu(our_processes(server_arm.members())))
+        server_arm.rest()
+        again = False
+        if window is not None:
+            ((window, reasons),) = monitor.judge([window], wait=True)
+            reasons += server_arm.disturbed(window)
+            if not reasons and not server_arm.problems:
                 server_arm.judge()
-                conditions = [replace(condition, client=tuple(server_arm.disturbances)) for condition in conditions]
-            again = disturbed.add([(arm, condition) for condition in conditions])
-            for text in dict.fromkeys(text for condition in conditions for text in condition.unknown):
-                monitor.note(f"telemetry unknown: {text}")
-            side = side_with_telemetry(server_arm.side(), monitor, measured)
-            problems = of_arm(arm, server_arm.problems)
-        measured = list(monitor.with_gpus(measured))
+                reasons = tuple(server_arm.disturbances)
+            again = disturbed.add([(arm, reasons)])
+        side = server_arm.side()
+        problems = of_arm(arm, server_arm.problems)
     problems += monitor.problems()
     if again and not problems:
         return None
-    return _TurnAlone(measured[0] if measured and not again else None, side, taken, problems)
+    return _TurnAlone(None if again else window, side, taken, problems)
 
 
 def _joined(sides: list[ArmResult]) -> ArmResult:
@@ -198,7 +183,6 @@ def _joined(sides: list[ArmResult]) -> ArmResult:
         cold_start_parts=last.cold_start_parts,
         settings=last.settings,
         counters=added([side.counters for side in sides if side.counters is not None]),
-        telemetry=merged(side.telemetry for side in sides if side.telemetry is not None),
     )
 
 
@@ -342,11 +326,6 @@ class Pairing:
             self._end_servers()
         elif opened is not None:
             self._end_load()
-            opened.pair.monitor.look_past()
-            late = opened.pair.monitor.problems()
-            if late:
-                self._hear_late(late)
-                self._starts.end()
 
     def _end_load(self) -> None:
         if self._open is not None:
@@ -543,21 +522,19 @@ class Pairing:
                 server_arm.discard(windows)
             return
         # The wait for the next sample does not hold the load up: its ticks come meanwhile and are counted.
-        conditions = [
-            replace(condition, client=opened.server_arms[arm].disturbed(window))
-            for arm, window, condition in zip(
-                order, windows, opened.pair.monitor.judge(windows, wait=True), strict=True
-            )
-        ]
+        judged = opened.pair.monitor.judge(windows, wait=True)
         opened.server_arms["candidate"].problems.extend(opened.pair.monitor.problems())
-        if opened.disturbed.add(zip(order, conditions, strict=True)):
+        if opened.disturbed.add(
+            (arm, reasons + opened.server_arms[arm].disturbed(window))
+            for arm, (window, reasons) in zip(order, judged, strict=True)
+        ):
             opened.rejected += 1
             opened.server_arms["candidate"].problems.extend(opened.disturbed.invalid())
             for server_arm in opened.server_arms.values():
                 server_arm.discard(windows)
             return
         opened.foreign_cores = max(opened.foreign_cores, taken)
-        opened.blocks.append(Block(order, tuple(windows)))
+        opened.blocks.append(Block(order, tuple(window for window, _ in judged)))
 
     def _drifts(self, blocks: list[Block]) -> bool:
         """Whether one server changes relative to the other; a common drift is the machine's, and cancels."""
@@ -573,23 +550,15 @@ class Pairing:
         return _of_both(opened, lambda server_arm: server_arm.problems)
 
     def _record(self, opened: _Open) -> Round:
-        for text in opened.disturbed.unknown():
-            opened.pair.monitor.note(text)
-        blocks = tuple(
-            Block(block.order, opened.pair.monitor.with_gpus(block.windows)) for block in opened.blocks[-BLOCKS:]
-        )
-        sides = {
-            arm: side_with_telemetry(
-                server_arm.side(), opened.pair.monitor, [window for block in blocks for window in block.of(arm)]
-            )
-            for arm, server_arm in opened.server_arms.items()
-        }
         return Round(
-            blocks=blocks,
+            blocks=tuple(opened.blocks[-BLOCKS:]),
             first=next(iter(opened.pair.instances)),
             sides={
-                arm: replace(side, rejected=opened.before.reasons.get(arm, ()) + opened.disturbed.reasons(arm))
-                for arm, side in sides.items()
+                arm: replace(
+                    server_arm.side(),
+                    rejected=opened.before.reasons.get(arm, ()) + opened.disturbed.reasons(arm),
+                )
+                for arm, server_arm in opened.server_arms.items()
             },
             at=opened.at,
             together=opened.pair.starts_together,

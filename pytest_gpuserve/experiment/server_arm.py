@@ -260,12 +260,16 @@ class ServerArm:
 
     def disturbed(self, window: Window) -> tuple[Reason, ...]:
         """Reason why the client was disturbed in a turn, which is then measured again."""
-        return next(self.watch.disturbed(turn.ticks) for turn in reversed(self._turns) if turn.window is window)
+        return next(
+            self.watch.disturbed(turn.ticks)
+            for turn in reversed(self._turns)
+            if turn.window.begin_ns == window.begin_ns
+        )
 
     def discard(self, windows: Iterable[Window]) -> None:
         """Forget turns that do not belong to the round, so that they are not judged."""
-        gone = {id(window) for window in windows}
-        self._turns = [turn for turn in self._turns if id(turn.window) not in gone]
+        gone = {window.begin_ns for window in windows}
+        self._turns = [turn for turn in self._turns if turn.window.begin_ns not in gone]
 
     @property
     def instance(self) -> Instance:

@@ -1,165 +1,95 @@
-"""Telemetry of the GPUs around a start of one or two servers, and whether it allows a measurement."""
+"""Telemetry of the GPU around a start of one or two servers, and whether it allows a measurement."""
 
 from __future__ import annotations
 
-import re
+import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, SLOW_EVERY
-from pytest_gpuserve.device.telemetry import SILENCE_SECONDS, SamplerOutput
+from pytest_gpuserve.device.sampler import SAMPLE_NS
 from pytest_gpuserve.measure.conditions import (
-    RunCondition,
-    WindowCondition,
-    judge_ecc,
-    judge_events,
-    judge_known,
-    judge_memory,
-    judge_processes,
-    judge_rest,
-    judge_use,
-    judge_window,
+    error_reasons,
+    memory_reasons,
+    process_reasons,
+    rest_reasons,
+    unknown_text,
+    use_reasons,
+    window_reasons,
 )
-from pytest_gpuserve.measure.telemetry import FAST_GAP_NS, NS, between, gpu_of, is_instance, merged, telemetry_between
-from pytest_gpuserve.measure.window import GpuUse
+from pytest_gpuserve.measure.telemetry import GAP_NS, NS, between, gpu_use, samples_of
 from pytest_gpuserve.servers.instance import gpu_remedy
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pytest_gpuserve.device.sample import TelemetrySample, Unknown
-    from pytest_gpuserve.measure.rounds import ArmResult
-    from pytest_gpuserve.measure.telemetry import Spread, Telemetry
+    from pytest_gpuserve.device.gpu_probe import GpuSample
+    from pytest_gpuserve.device.sampler import SamplerProcess
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.instance import Instance
-
-_COUNT: Final = re.compile(r"(?<![\w-])\d+(?![\w-])")
-"""A number by itself, not a part of a name such as a GPU's."""
-
 
 RELEASE_NS: Final = 5 * NS
 """Time in which a driver may give back the memory of a server that has ended."""
 
-NOT_SUPPORTED: Final = "Not Supported"
-"""NVML's word for a value that a GPU does not have, which is not a failure."""
-
-ECC_ERRORS: Final = "uncorrected ECC errors"
-
-NEEDED: Final = frozenset({"NVML", "the GPU", "XID events", "memory", "clock-event reasons", "processes", ECC_ERRORS})
-"""Values that a rule rests on: their absence is always reported."""
-
-SAMPLE_NS: Final = NS // SAMPLES_A_SECOND
-
-LOOK_NS: Final = (SLOW_EVERY + 1) * SAMPLE_NS
-"""Time in which the processes on a GPU are seen at least once."""
-
-
-class GpuSampler(Protocol):
-    """A sampler of GPUs and processes; `pytest_gpuserve.device.telemetry.Sampling` is one."""
-
-    def watch(self, servers: Iterable[int]) -> None:
-        """Treat these pids and their descendants as ours from the next sample on."""
-
-    def seen(self) -> SamplerOutput:
-        """Return all samples so far."""
-
-    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
-        """Wait for the first sample at or after a moment, and return all samples."""
-
-    def forget_before(self, at_ns: int) -> None:
-        """Allow the sampler to forget all samples before a moment, except the last one of them."""
-
-    def close(self) -> None:
-        """Stop sampling."""
-
-
-class NoSampler:
-    """Sampler for machines without a GPU, which reads nothing."""
-
-    def watch(self, servers: Iterable[int]) -> None:
-        """Ignore the pids."""
-
-    def seen(self) -> SamplerOutput:
-        """Return no samples."""
-        return SamplerOutput()
-
-    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
-        """Return no samples, without a wait."""
-        del at_ns, timeout_seconds
-        return SamplerOutput()
-
-    def forget_before(self, at_ns: int) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+REST_NS: Final = NS + SAMPLE_NS
+"""Time for which a free GPU is watched before a start: a utilisation is an average over up to a second."""
 
 
 @dataclass
 class TelemetryMonitor:
-    """Monitor of the GPUs from before a server's start until after its end. Without a GPU it finds no problem.
+    """Monitor of the GPU from before a server's start until after its end.
 
     Args:
-        sampler: Samples the GPUs and the processes on them.
-        uuids: UUIDs of the GPUs that the server may use; empty without a GPU.
+        sampler: Samples the GPU; None without a GPU, and then the monitor finds no problem.
         since_ns: Begin of the samples that belong to this start.
         server_began_ns: Time of the server's start.
-        note: Called with each value that could not be read.
+        note: Called with the values that could not be read.
         clock: Clock of the samples, in ns.
         alone: Whether no other server of the session ran when this one was started.
-        without_ecc: UUIDs of the GPUs that do not count memory errors.
-        baseline_clock_mhz: Mean SM clock of computing GPUs under the same load when the baseline was recorded; None if
-            unknown.
+        baseline_clock_mhz: Mean SM clock of the computing GPU under the same load when the baseline was recorded; None
+            if unknown.
         free_ns: Time when the server's memory was given back; later samples belong to the next start. None until then.
     """
 
-    sampler: GpuSampler
-    uuids: tuple[str, ...]
-    since_ns: int
-    server_began_ns: int
-    note: Callable[[str], None]
-    clock: Callable[[], int]
+    sampler: SamplerProcess | None = None
+    since_ns: int = 0
+    server_began_ns: int = 0
+    note: Callable[[str], None] = lambda _: None
+    clock: Callable[[], int] = time.perf_counter_ns
     alone: bool = True
-    without_ecc: Collection[str] = ()
     baseline_clock_mhz: float | None = None
     free_ns: int | None = None
-    _memory_before: Mapping[str, int | None] = field(default_factory=dict)
+    _memory_before: int | None = None
+    _ours: set[int] = field(default_factory=lambda: {os.getpid()})
     _up_ns: int | None = None
     _load_ns: tuple[int, int] = (0, 0)
     _use_remedy: str = ""
-    _reported: set[tuple[ReasonKind, str]] = field(default_factory=set)
+    _known: set[tuple[ReasonKind, str]] = field(default_factory=set)
     _problems: list[Reason] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._memory_before = self._memory(self.sampler.seen())
+        self._memory_before = self._memory()
 
     def up(self, *instances: Instance) -> None:
         """Note that the server answers, and which processes are its own.
 
         If the server was not started here, its GPU is unknown, and the monitor stops watching.
         """
-        if not self.uuids:
+        if self.sampler is None:
             return
-        if any(instance.process is None for instance in instances):
-            self.note("telemetry absent: the server was not started here, so its GPU is not known")
-            self.uuids = ()
-            return
-        pids = [
-            pid
-            for instance in instances
-            for pid in (*((instance.process.pid,) if instance.process is not None else ()), *instance.members())
-        ]
+        for instance in instances:
+            if instance.process is None:
+                self.note("telemetry absent: the server was not started here, so its GPU is not known")
+                self.sampler = None
+                return
+            self._ours |= {instance.process.pid, *instance.members()}
         self._use_remedy = "; ".join(dict.fromkeys(gpu_remedy(instance.kind) for instance in instances))
-        self.sampler.watch(pids)
-        # A container's processes were not known as ours until now; a sample may have been under way then.
-        self._up_ns = self.clock() + 2 * SAMPLE_NS
-        self.sampler.seen_until(self._up_ns)
+        self._up_ns = self.clock()
 
-    def judge(self, windows: Sequence[Window], *, wait: bool) -> list[WindowCondition]:
-        """Judge the GPUs in windows, and look for problems that make the whole run invalid.
+    def judge(self, windows: Sequence[Window], *, wait: bool) -> list[tuple[Window, tuple[Reason, ...]]]:
+        """Judge the GPU in windows, and look for problems that make the whole run invalid.
 
         Args:
             windows: Windows in order of time.
@@ -167,216 +97,111 @@ class TelemetryMonitor:
                 windows may not be judged yet.
 
         Returns:
-            Conditions of the first windows, one each.
+            The first windows, each with the use of its GPU, and the reasons to measure it again.
         """
-        if not self.uuids:
-            return [WindowCondition()] * len(windows)
+        sampler = self.sampler
+        if sampler is None:
+            return [(window, ()) for window in windows]
         if windows:
             self._load_ns = self._load_ns[0] or windows[0].begin_ns, windows[-1].end_ns
-        seen = self.sampler.seen_until(windows[-1].end_ns) if wait and windows else self.sampler.seen()
-        self._check(seen)
-        last_ns = seen.samples[-1].at_ns if seen.samples else self.since_ns
-        ready = [window for window in windows if wait or window.end_ns <= last_ns]
-        clocks = None if self.baseline_clock_mhz is None else dict.fromkeys(self.uuids, self.baseline_clock_mhz)
-        return [
-            judge_window(_telemetry(seen.samples, window), self.uuids, baseline_clocks_mhz=clocks) for window in ready
-        ]
+        if wait and windows:
+            sampler.wait_until(windows[-1].end_ns)
+        self._check(sampler)
+        last_ns = sampler.samples[-1].at_ns if sampler.samples else self.since_ns
+        return [self._judged(sampler.samples, window) for window in windows if wait or window.end_ns <= last_ns]
 
     def problems(self) -> list[Reason]:
         """Reasons why the run proves nothing. Each reason is returned once, to the first caller."""
         found, self._problems = self._problems, []
         return found
 
-    def look_past(self) -> None:
-        """Go on sampling after a load until rare samples have come once, because those belong to the load."""
-        if self.uuids:
-            self._check(self.sampler.seen_until(self.clock() + LOOK_NS))
-
-    def with_gpus(self, windows: Iterable[Window]) -> tuple[Window, ...]:
-        """Add the GPUs' state to windows, as far as it was sampled."""
-        if not self.uuids:
-            return tuple(windows)
-        samples = self.sampler.seen().samples
-        return tuple(replace(window, gpus=gpu_use(_telemetry(samples, window))) for window in windows)
-
-    def telemetry(self, windows: Iterable[Window]) -> Telemetry | None:
-        """Sum up the samples of windows; None without samples or windows."""
-        if not self.uuids:
-            return None
-        samples = self.sampler.seen().samples
-        return merged(_telemetry(samples, window) for window in windows)
-
     def down(self) -> None:
-        """Note that the server has ended: it must have given back its memory, or do so soon.
-
-        Then watch processes and memory errors for a second more. Both are sampled rarely, and may come from the load's
-        last moments.
-        """
-        if not self.uuids:
+        """Note that the server has ended: it must have given back its memory, or do so soon."""
+        sampler = self.sampler
+        if sampler is None:
             return
-        # The pids of a server that has ended may be reused by any process.
-        self.sampler.watch(())
         ended_ns = self.clock()
         while True:
-            seen = self.sampler.seen_until(self.clock() + SAMPLE_NS)
-            after = self._memory(seen)
-            memory = RunCondition.together(
-                judge_memory(uuid, self._memory_before.get(uuid), after.get(uuid)) for uuid in self.uuids
-            )
-            if not memory.invalid or seen.problem or self.clock() - ended_ns > RELEASE_NS:
+            sampler.wait_until(self.clock() + SAMPLE_NS)
+            kept = memory_reasons(self._memory_before, self._memory())
+            if not kept or sampler.problem or self.clock() - ended_ns > RELEASE_NS:
                 break
         self.free_ns = self.clock()
-        if not seen.problem:
-            seen = self.sampler.seen_until(self.free_ns + LOOK_NS)
-        self._check(seen)
-        self._report((*memory.invalid, *self._known(seen.samples).invalid))
-        parts = memory, self._processes(seen.samples), self._ecc(seen.samples), self._use(seen.samples)
-        for text in RunCondition.together(parts).unknown:
-            self.note(f"telemetry unknown: {text}")
-        for unknown in seen.unknown:
-            if unknown.why != NOT_SUPPORTED or (unknown.what in NEEDED and not self._lacks_ecc(unknown)):
-                self.note(f"telemetry unknown: {unknown}")
+        # An error of the last moments is seen with the next sample.
+        sampler.wait_until(self.free_ns + SAMPLE_NS)
+        self._check(sampler)
+        self._report(() if sampler.problem else kept)
+        unknown = unknown_text(self._own(sampler), self._ours)
+        if unknown:
+            self.note(unknown)
 
-    def _check(self, seen: SamplerOutput) -> None:
+    def _judged(self, samples: Sequence[GpuSample], window: Window) -> tuple[Window, tuple[Reason, ...]]:
+        stretch = window.begin_ns, window.end_ns
+        use = gpu_use(samples, *stretch)
+        reasons = window_reasons(samples_of(samples, *stretch), use.sm_clock_mhz, baseline_mhz=self.baseline_clock_mhz)
+        return replace(window, gpus=use), reasons
+
+    def _check(self, sampler: SamplerProcess) -> None:
         """Look for problems that make the run invalid, in all samples so far."""
-        parts = [
-            judge_events(
-                [event for event in seen.events if event.at_ns >= self.since_ns],
-                self.uuids,
-                load_ns=(self._up_ns or 0, self._load_ns[1]),
-            ),
-            self._ecc(seen.samples),
-            self._processes(seen.samples),
-            self._rest(seen.samples),
-            self._use(seen.samples),
-            *([self._known(seen.samples)] if seen.samples else []),
-        ]
-        found = RunCondition.together(parts).invalid
-        blind = (Reason(ReasonKind.GPU_UNKNOWN, seen.problem),) if seen.problem else ()
-        self._report((*found, *blind))
+        sampler.read()
+        own = self._own(sampler)
+        self._report(error_reasons(own, load_ns=(self._up_ns or 0, self._load_ns[1])))
+        if self._up_ns is not None:
+            # A container's processes that ended before it was up are not known as ours.
+            told = [sample for sample in own if not self.server_began_ns <= sample.at_ns < self._up_ns]
+            self._report(process_reasons(told, self._ours, server_began_ns=self.server_began_ns))
+        if self.alone:
+            # Otherwise another server of the session, running or ending beside this one, is on the same GPU.
+            self._report(rest_reasons(between(own, self.since_ns + NS, self.server_began_ns)))
+            under_load = between(own, *self._load_ns)
+            before = self._memory_before
+            self._report(use_reasons(under_load, self._ours, before_bytes=before, remedy=self._use_remedy))
+        if sampler.problem:
+            self._report([Reason(ReasonKind.GPU_UNKNOWN, sampler.problem)])
 
     def _report(self, problems: Iterable[Reason]) -> None:
         for problem in problems:
             which = problem.kind, problem.about
-            if which not in self._reported:
-                self._reported.add(which)
+            if which not in self._known:
+                self._known.add(which)
                 self._problems.append(problem)
 
-    def _ecc(self, samples: Sequence[TelemetrySample]) -> RunCondition:
-        return judge_ecc(self._own(samples), self.uuids, without_ecc=self.without_ecc)
+    def _own(self, sampler: SamplerProcess) -> Sequence[GpuSample]:
+        return between(sampler.samples, self.since_ns, self.clock() + 1)
 
-    def _processes(self, samples: Sequence[TelemetrySample]) -> RunCondition:
-        if self._up_ns is None:
-            return RunCondition()
-        looks = [
-            sample
-            for sample in self._own(samples)
-            if sample.at_ns < self.server_began_ns or sample.at_ns >= self._up_ns
-        ]
-        return judge_processes(looks, self.uuids, server_began_ns=self.server_began_ns)
-
-    def _rest(self, samples: Sequence[TelemetrySample]) -> RunCondition:
-        # The utilisation is an average over the last second, during which a server may have ended.
-        seen = between(samples, self.since_ns + NS, self.server_began_ns) if self.alone else ()
-        return judge_rest(seen, self.uuids)
-
-    def _use(self, samples: Sequence[TelemetrySample]) -> RunCondition:
-        # Another server of the session, running or ending beside this one, is on the same GPU.
-        seen = between(samples, *self._load_ns) if self.alone else ()
-        return judge_use(seen, self.uuids, before_bytes=self._memory_before, remedy=self._use_remedy)
-
-    def _known(self, samples: Sequence[TelemetrySample]) -> RunCondition:
-        return judge_known(self._own(samples), self.uuids, needs_clock=self.baseline_clock_mhz is not None)
-
-    def _lacks_ecc(self, unknown: Unknown) -> bool:
-        return unknown.what == ECC_ERRORS and unknown.uuid in self.without_ecc
-
-    def _own(self, samples: Sequence[TelemetrySample]) -> Sequence[TelemetrySample]:
-        return between(samples, self.since_ns, samples[-1].at_ns + 1) if samples else ()
-
-    def _memory(self, seen: SamplerOutput) -> dict[str, int | None]:
-        gpus = {uuid: gpu_of(seen.samples[-1], uuid) if seen.samples else None for uuid in self.uuids}
-        return {uuid: None if gpu is None else gpu.memory_used_bytes for uuid, gpu in gpus.items()}
-
-
-def no_monitor() -> TelemetryMonitor:
-    """Monitor that watches nothing, for a load outside a session."""
-    return TelemetryMonitor(NoSampler(), (), 0, 0, lambda _: None, lambda: 0)
-
-
-def gpu_use(telemetry: Telemetry) -> GpuUse:
-    """Sum over all GPUs in a stretch of time. A value that is unknown for one GPU is unknown for the sum.
-
-    A MIG instance has only its memory for itself, and shares the clock: its energy and utilisation are unknown.
-    """
-    gpus = list(telemetry.gpus.values())
-    memory = [gpu.memory_used_bytes for gpu in gpus]
-    return GpuUse(
-        joules=telemetry.joules,
-        memory_bytes=_sum([None if spread is None else spread.peak for spread in memory]),
-        utilisation=_mean([None if is_instance(gpu.uuid) else _mean_of(gpu.gpu_utilisation) for gpu in gpus]),
-        sm_clock_mhz=_mean([_mean_of(gpu.busy_sm_clock_mhz) for gpu in gpus]),
-    )
-
-
-def _telemetry(samples: Sequence[TelemetrySample], window: Window) -> Telemetry:
-    return telemetry_between(samples, window.begin_ns, window.end_ns)
-
-
-def _mean_of(spread: Spread | None) -> float | None:
-    return None if spread is None else spread.mean
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    total = _sum(values)
-    return None if total is None else total / len(values)
-
-
-def side_with_telemetry(side: ArmResult, monitor: TelemetryMonitor, windows: Iterable[Window]) -> ArmResult:
-    """Add the GPUs' state to a server's windows."""
-    return replace(side, telemetry=monitor.telemetry(windows))
+    def _memory(self) -> int | None:
+        samples = () if self.sampler is None else self.sampler.samples
+        return samples[-1].memory_bytes if samples else None
 
 
 class TelemetrySource:
-    """The session's view of its GPUs.
+    """The session's view of its GPU.
 
     The device ``cpu`` has neither samples nor telemetry: a sampler would use part of the CPU that is measured.
 
     Args:
-        uuids: UUIDs of the measured GPUs; empty without a GPU.
-        open_sampler: Starts the sampler when it is first needed.
-        note: Called with each value that could not be read; of texts that differ only in counts, only with the first.
-        without_ecc: UUIDs of the GPUs that do not count memory errors.
+        open_sampler: Starts the sampler when it is first needed; None without a GPU.
+        note: Called with the values that could not be read.
         clock: Clock of the samples, in ns.
     """
 
     def __init__(
         self,
-        uuids: Iterable[str] = (),
-        open_sampler: Callable[[], GpuSampler] = NoSampler,
+        open_sampler: Callable[[], SamplerProcess] | None = None,
         note: Callable[[str], None] = lambda _: None,
         *,
-        without_ecc: Collection[str] = (),
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self._uuids = tuple(uuids)
         self._open_sampler = open_sampler
         self._note = note
-        self._without_ecc = without_ecc
         self._clock = clock
-        self._sampler: GpuSampler | None = None
+        self._sampler: SamplerProcess | None = None
         self._free_ns = 0
-        self._noted: set[str] = set()
         self._open: list[TelemetryMonitor] = []
 
     @contextmanager
     def monitor(self, *, baseline_clock_mhz: float | None = None) -> Iterator[TelemetryMonitor]:
-        """Watch the GPUs around a start of a server, which begins and ends within the block.
+        """Watch the GPU around a start of a server, which begins and ends within the block.
 
         Args:
             baseline_clock_mhz: As for `TelemetryMonitor`.
@@ -384,25 +209,26 @@ class TelemetrySource:
         Raises:
             ServerFailed: The sampler could not be started: no more processes, or no temporary files.
         """
+        if self._open_sampler is None:
+            yield TelemetryMonitor(note=self._note)
+            return
         if self._sampler is None:
-            self._sampler = self._open_sampler() if self._uuids else NoSampler()
+            self._sampler = self._open_sampler()
             self._free_ns = self._clock()
         sampler = self._sampler
-        # Long enough to see foreign processes on the GPU while none of ours is there.
-        sampler.seen_until(self._free_ns + LOOK_NS)
+        # Long enough to see foreign use of the GPU while none of ours is there.
+        sampler.wait_until(self._free_ns + REST_NS)
         needed_ns = min((self._free_ns, *(monitor.since_ns for monitor in self._open)))
-        sampler.forget_before(needed_ns - FAST_GAP_NS)
+        sampler.forget_before(needed_ns - GAP_NS)
         server_began_ns = self._clock()
-        sampler.seen_until(server_began_ns)
+        sampler.wait_until(server_began_ns)
         monitor = TelemetryMonitor(
             sampler,
-            self._uuids,
             since_ns=self._free_ns,
             server_began_ns=server_began_ns,
-            note=self._note_once,
+            note=self._note,
             clock=self._clock,
             alone=not self._open,
-            without_ecc=self._without_ecc,
             baseline_clock_mhz=baseline_clock_mhz,
         )
         self._open.append(monitor)
@@ -412,12 +238,6 @@ class TelemetrySource:
         finally:
             self._open.remove(monitor)
             self._free_ns = self._clock() if monitor.free_ns is None else monitor.free_ns
-
-    def _note_once(self, text: str) -> None:
-        kind = _COUNT.sub("#", text)
-        if kind not in self._noted:
-            self._noted.add(kind)
-            self._note(text)
 
     def close(self) -> None:
         """Stop the sampler.
@@ -431,4 +251,4 @@ class TelemetrySource:
 
 
 NO_TELEMETRY = TelemetrySource()
-"""Source without GPUs, whose monitors watch nothing."""
+"""Source without a GPU, whose monitors watch nothing."""

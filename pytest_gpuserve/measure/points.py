@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.streams import Streams, is_quantile_known, within_one_read
+from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.units import format_fraction, format_seconds
 from pytest_gpuserve.verdict.metric import (
     COLD_START,
@@ -223,21 +224,6 @@ def cold_starts(seconds: Sequence[float | None]) -> list[float]:
     return known
 
 
-def mean_sm_clock_mhz(sessions: Sequence[Session]) -> float | None:
-    """Clock of the GPUs' multiprocessors while they computed, weighted by time; None if no window knows it.
-
-    Windows without work for the GPUs know none, so a load with pauses has the clock of its work.
-    """
-    known = [
-        (window.seconds, window.gpus.sm_clock_mhz)
-        for session in sessions
-        for window in session.windows
-        if window.gpus is not None and window.gpus.sm_clock_mhz is not None
-    ]
-    seconds = math.fsum(each for each, _ in known)
-    return math.fsum(each * clock for each, clock in known) / seconds if seconds else None
-
-
 def batch_totals(windows: Sequence[Window]) -> tuple[int, int]:
     """Add up executed items and batches. Raises `NotMeasured` if a window does not have them."""
     items = batches = 0
@@ -261,34 +247,27 @@ _OF_GPUS: Final = {
 
 
 def _value_of_gpus(metric: Metric, windows: Sequence[Window]) -> float:
-    """Telemetry of all GPUs together in some windows.
+    """Use of the GPU in some windows.
 
-    Energy is the GPUs' joules over the answered requests, idle power included. A request of several items counts once,
-    as for the throughput. Memory is the most of any window, utilisation the mean weighted by time. Two servers side by
-    side share the GPUs: while one is loaded the other rests, and its idle power is in the energy of both alike. The
-    ratio of their energies is therefore closer to 1 than that of the servers alone.
+    Energy is the GPU's joules over the answered requests, idle power included. A request of several items counts once,
+    as for the throughput. Two servers side by side share the GPU: while one is loaded the other rests, and its idle
+    power is in the energy of both alike. The ratio of their energies is therefore closer to 1 than that of the servers
+    alone.
     """
     field, what = _OF_GPUS[metric.name]
-    known: list[tuple[float, float]] = []
-    for window in windows:
-        value = getattr(window.gpus, field, None)
-        if value is None:
-            raise _unseen(metric, what, is_watched=any(each.gpus is not None for each in windows))
-        known.append((window.seconds, value))
-    if not known:
+    if not windows:
         raise NotMeasured(f"{metric.name} is not known: no window was measured")
-    if metric.name == "gpu_memory":
-        found = max(value for _, value in known)
-    elif metric.name == "gpu_utilisation":
-        found = math.fsum(seconds * value for seconds, value in known) / math.fsum(seconds for seconds, _ in known)
-    else:
+    found: float | None = getattr(GpuUse.pooled(windows), field, None)
+    if found is None:
+        raise _unseen(metric, what, is_watched=any(window.gpus is not None for window in windows))
+    if metric.name == "energy_per_inference":
         requests = sum(window.requests for window in windows)
         if requests == 0:
             raise NotMeasured(f"{metric.name} is not known: no request was answered")
-        found = math.fsum(value for _, value in known) / requests
+        found /= requests
     if not (math.isfinite(found) and found > 0):
         raise NotMeasured(
-            f"{metric.name} is not known: the GPUs' {what} reads {found:g} under this load",
+            f"{metric.name} is not known: the GPU's {what} reads {found:g} under this load",
             remedies=["check that the server computes on the GPU"],
         )
     return found

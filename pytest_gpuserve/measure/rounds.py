@@ -15,7 +15,6 @@ from pytest_gpuserve.measure.points import (
     observations,
     value_of,
 )
-from pytest_gpuserve.measure.telemetry import Telemetry  # noqa: TC001 -- as above
 from pytest_gpuserve.measure.window import Client, Session, Start, Window
 from pytest_gpuserve.units import format_fraction
 from pytest_gpuserve.verdict.metric import COLD_START, Metric, log_cost, requests_needed
@@ -169,8 +168,7 @@ class ArmResult:
         cold_start_parts: Parts of the last cold start in seconds, as the server reports them.
         settings: Actual settings, with the requested values.
         counters: The server's counts within its windows; None if it does not count.
-        telemetry: Telemetry of the GPUs within its windows; None without a sampler. Not kept from run to run.
-        rejected: Reasons of repeated windows, one text each: disturbances of GPUs or client.
+        rejected: Reasons of repeated windows, one text each: disturbances of GPU or client.
     """
 
     cold_start_seconds: tuple[float | None, ...]
@@ -181,7 +179,6 @@ class ArmResult:
     cold_start_parts: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, ServerSetting] = field(default_factory=dict)
     counters: Counters | None = None
-    telemetry: Telemetry | None = None
     rejected: tuple[str, ...] = ()
 
 
@@ -241,7 +238,6 @@ class Round:
             cold_start_parts=side.cold_start_parts,
             settings=side.settings,
             counters=side.counters,
-            telemetry=side.telemetry,
             rejected=side.rejected,
         )
         return Session(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram, merge
 from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.telemetry import Telemetry  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.verdict.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
 
 if TYPE_CHECKING:
@@ -56,10 +55,10 @@ TALLIES: Final = (PROMPT_TOKENS, CACHED_TOKENS, PREEMPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """Telemetry of all GPUs together in a window; an unknown value is None, never zero.
+    """Use of the GPU in a window; an unknown value is None, never zero.
 
     Args:
-        joules: Energy.
+        joules: Energy; None for a MIG instance, like the utilisation, because NVML has only that of the whole GPU.
         memory_bytes: Most allocated memory.
         utilisation: Share of the time when a kernel ran, as a mean.
         sm_clock_mhz: Clock of computing multiprocessors, as a mean.
@@ -111,7 +110,7 @@ class Window:
         batches: Batches that it executed; None if not counted.
         client_cpu_seconds: CPU time of the load engine.
         stages: Time of the server by stage; empty if not counted.
-        gpus: Telemetry of the GPUs; None without a GPU or without a sample.
+        gpus: Use of the GPU; None without one.
         streams: Token streams; None if no answer was a stream.
         good: Answers that met all objectives of the load; None if it has no objectives.
         unjudged: Answers whose objectives could not be checked because they told no token count.
@@ -232,8 +231,7 @@ class Start:
         cold_start_parts: Parts of the cold start in seconds, as the server reports them.
         settings: Actual settings of the server, with the requested values.
         counters: The server's counts within the windows; None if it does not count.
-        telemetry: Telemetry of the GPUs within the windows; None without a sampler. Not kept in baselines.
-        rejected: Reasons of repeated windows, one text each: disturbances of GPUs or client.
+        rejected: Reasons of repeated windows, one text each: disturbances of GPU or client.
     """
 
     windows: tuple[Window, ...]
@@ -245,7 +243,6 @@ class Start:
     cold_start_parts: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, ServerSetting] = field(default_factory=dict)
     counters: Counters | None = None
-    telemetry: Telemetry | None = None
     rejected: tuple[str, ...] = ()
     cpu_share: float | None = None
 

@@ -15,8 +15,7 @@ from pytest_gpuserve.builds.checkout import read_revision, said_at_start
 from pytest_gpuserve.builds.worktree import ReferenceBuilds, resolve_revision
 from pytest_gpuserve.compare.baseline_store import BaselineStore
 from pytest_gpuserve.device import DeviceLock, list_gpus, read_host, read_software, select_device
-from pytest_gpuserve.device.gpu import UNSUPPORTED
-from pytest_gpuserve.device.telemetry import SamplerProcess
+from pytest_gpuserve.device.sampler import SamplerProcess
 from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.ray import RayEngine
@@ -143,16 +142,13 @@ class Equipment:
         """The sampler of the GPU, from the first load to the session's end."""
         gpu = self._device.gpu
         if self._telemetry_source is NO_TELEMETRY and gpu is not None:
-            lacks_ecc = gpu.ecc is False or gpu.unknown.get("ecc") == UNSUPPORTED
             self._telemetry_source = TelemetrySource(
-                [gpu.uuid],
                 lambda: SamplerProcess(
-                    [gpu.uuid],
+                    gpu.uuid,
                     log=self.logs / "telemetry.log",
                     command=module_command("pytest_gpuserve.device.sampler"),
                 ),
                 self._note,
-                without_ecc=[gpu.uuid] if lacks_ecc else [],
             )
         return self._telemetry_source
 

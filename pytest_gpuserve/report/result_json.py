@@ -14,8 +14,7 @@ from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.summary import summary_of
-from pytest_gpuserve.measure.telemetry import as_plain, merged
-from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.measure.window import Client, GpuUse
 from pytest_gpuserve.report.schema import (
     BaseRecord,
     Mode,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.histogram import Histogram
-    from pytest_gpuserve.measure.window import Session, Start, Window
+    from pytest_gpuserve.measure.window import Session, Window
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
     from pytest_gpuserve.report.schema import Plain
     from pytest_gpuserve.verdict.verdict import Judgement
@@ -127,7 +126,7 @@ def _run(run: RunResult) -> RunRecord:
         tpot=_of_streams("tpot", run.sessions),
         output_tokens_per_second=_known(OUTPUT_TOKENS, run.sessions),
         goodput=_known(GOODPUT, run.sessions),
-        telemetry=_telemetry(starts),
+        telemetry=_telemetry(windows),
         windows_measured_again=[reason for start in starts for reason in start.rejected],
         sessions=len(run.sessions),
         starts=len(starts),
@@ -151,15 +150,10 @@ def _run(run: RunResult) -> RunRecord:
     )
 
 
-def _telemetry(starts: Sequence[Start]) -> Plain | None:
-    """Telemetry of the GPUs in the windows of all sampled starts; None if none was sampled."""
-    seen = [start for start in starts if start.telemetry is not None]
-    whole = merged(start.telemetry for start in seen if start.telemetry is not None)
-    if whole is None:
-        return None
-    requests = sum(start.requests for start in seen)
-    joules = whole.joules
-    return {**as_plain(whole), "joules_per_request": joules / requests if joules is not None and requests else None}
+def _telemetry(windows: Sequence[Window]) -> Plain | None:
+    """Use of the GPU in all windows; None without one."""
+    use = GpuUse.pooled(windows)
+    return None if use is None else asdict(use)
 
 
 def _breakdown(windows: Sequence[Window], counters: Counters | None, client: Client) -> Plain | None:

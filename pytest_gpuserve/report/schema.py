@@ -110,7 +110,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         tpot: Quantiles of the time for each token after the first.
         output_tokens_per_second: Tokens received per second; null if an answer does not report its tokens.
         goodput: Answers per second that met all objectives of the load.
-        telemetry: Samples of the GPUs.
+        telemetry: Use of the GPU: ``joules``, the most ``memory_bytes``, the mean ``utilisation`` and ``sm_clock_mhz``.
         windows_measured_again: Reasons of repeated windows, one text each.
         sessions: Number of sessions.
         starts: Number of starts.

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_gpuserve.device.gpu import Gpu
+from pytest_gpuserve.device.gpu_probe import GpuProcess, GpuSample
 from pytest_gpuserve.device.host import Host
-from pytest_gpuserve.device.sample import DeviceProcess, GpuSample
 from pytest_gpuserve.doctor.checks import GIB, MIB, CpuUse, GpuState, HostState, Level, gpu_checks, host_checks
 
 OK, UNKNOWN, WARNING, PREVENTS = Level.OK, Level.UNKNOWN, Level.WARNING, Level.PREVENTS
@@ -39,21 +39,21 @@ GPU = Gpu(
     persistence=True,
 )
 CALM: dict[str, Any] = {
-    "gpu_utilisation": 0.0,
-    "memory_used_bytes": 450 * MIB,
+    "utilisation": 0.0,
+    "memory_bytes": 450 * MIB,
     "sm_clock_mhz": 1500,
     "clock_reasons": 0,
     "uncorrected_ecc": 0,
     "processes": (),
 }
-STRANGER = DeviceProcess(4242, "python", 800 * MIB, ours=False)
+STRANGER = GpuProcess(4242, "python", 800 * MIB)
 
 
 def gpu(*, sees_all: bool = True, **changes: Any) -> GpuState:  # noqa: ANN401 -- fields of several types
     """A good GPU whose facts, or whose second sample, have changes."""
     facts = {name: value for name, value in changes.items() if name in Gpu.__dataclass_fields__}
     sample = {name: value for name, value in changes.items() if name not in facts}
-    samples = (GpuSample(UUID, **CALM), GpuSample(UUID, **{**CALM, **sample}))
+    samples = (GpuSample(0, **CALM), GpuSample(1, **{**CALM, **sample}))
     return GpuState(gpu=replace(GPU, **facts), samples=samples, sees_all=sees_all)
 
 
@@ -101,7 +101,7 @@ def test_a_check_of_the_host(what: str, changes: dict[str, Any], level: Level, f
     [
         ("processes", gpu(processes=(STRANGER,)), PREVENTS, "python (pid 4242)", "nvidia-smi -i 3"),
         ("processes", gpu(sees_all=False, processes=(STRANGER,)), PREVENTS, "outside this container (pid 4242)", ""),
-        ("processes", gpu(gpu_utilisation=0.5), WARNING, "50 % busy", "nvidia-smi -i 3"),
+        ("processes", gpu(utilisation=0.5), WARNING, "50 % busy", "nvidia-smi -i 3"),
         ("processes", gpu(sees_all=False), UNKNOWN, "none visible from this container", "--pid=host"),
         ("throttling", gpu(clock_reasons=0x60), WARNING, "HW_THERMAL_SLOWDOWN", "-q -d PERFORMANCE"),
         ("throttling", gpu(clock_reasons=0x4), WARNING, "power limit", ""),

@@ -15,7 +15,7 @@ from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.server_arm import LEAST_TICKS, SETTLE_TICKS
 from pytest_gpuserve.experiment.shape import LoadShape, Terms
-from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
+from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import BEAT_NS
@@ -25,7 +25,7 @@ from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.testing import Unseen
 from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, tick_of
-from tests.fakes.scripted_eyes import UUID, ScriptedEyes
+from tests.fakes.scripted_eyes import ScriptedEyes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,7 +102,7 @@ class Stage:
         """Both, to be compared under this load; a seed makes it repeatable."""
         shape = replace(shape, requests_wanted=(1,), foreign_cores=0.5)
         terms = Terms(shape, tolerance=0.05, one_at_a_time=alone, seed="s")
-        source = TelemetrySource([UUID], lambda: self.eyes, self.notes.append, clock=self.eyes.clock)
+        source = self.eyes.source(self.notes)
 
         def target(arm: Arm) -> Target:
             handle = ServerHandle(

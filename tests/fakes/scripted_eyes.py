@@ -1,21 +1,18 @@
-"""Eyes that see a GPU as a script says, ten times a second of a clock that only they and the test move."""
+"""A sampler of a GPU that does as a script says, ten times a second of a clock that only it and the test move."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from pytest_gpuserve.device.sample import GpuSample, TelemetrySample
-from pytest_gpuserve.device.telemetry import SILENCE_SECONDS, SamplerOutput
+from pytest_gpuserve.device.gpu_probe import GpuSample
+from pytest_gpuserve.device.sampler import SAMPLE_NS, SILENCE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from pytest_gpuserve.device.sample import GpuEvent, Unknown
-
-UUID: Final = "GPU-1"
-
-SAMPLE_NS: Final = 100_000_000
+    from pytest_gpuserve.device.sampler import SamplerProcess
+    from pytest_gpuserve.experiment.telemetry import TelemetrySource
 
 LATE_NS: Final = 50_000_000
 """So long after its time a sample is seen."""
@@ -23,42 +20,47 @@ LATE_NS: Final = 50_000_000
 MIB: Final = 1 << 20
 
 QUIET: Final = {
-    "gpu_utilisation": 0.5,
-    "memory_used_bytes": 400 * MIB,
+    "utilisation": 0.5,
+    "memory_bytes": 400 * MIB,
     "sm_clock_mhz": 1500,
     "clock_reasons": 0,
     "uncorrected_ecc": 0,
     "processes": (),
+    "xids": (),
 }
-"""A GPU that is well; it draws 100 W."""
+"""A GPU that is well under load; it draws 100 W, and computes only in the ticks of a load."""
 
 
 @dataclass
 class ScriptedEyes:
-    """See the module.
+    """Stand for ``SamplerProcess``.
 
     Args:
         gpu: What is otherwise than of a GPU that is well, by the time in seconds.
-        events: What befalls it.
-        unknown: What cannot be seen.
         problem: Why nothing more is seen.
         now_ns: The time.
-        watched: The pids that the last order named; without any the GPU is at rest.
-        orders: All of them.
+        loaded: Whether a tick of a load passes.
         closed: How often they were closed.
-        needed_ns: What was seen before is needed no more.
     """
 
     gpu: Callable[[float], Mapping[str, Any]] = lambda _: {}
-    events: list[GpuEvent] = field(default_factory=list)
-    unknown: list[Unknown] = field(default_factory=list)
     problem: str = ""
     now_ns: int = 0
-    watched: tuple[int, ...] = ()
-    orders: list[tuple[int, ...]] = field(default_factory=list)
+    loaded: bool = False
     closed: int = 0
-    needed_ns: int = 0
-    _samples: list[TelemetrySample] = field(default_factory=list)
+    _samples: list[GpuSample] = field(default_factory=list)
+    _forgotten: int = 0
+
+    def source(self, notes: list[str]) -> TelemetrySource:
+        """A session that looks with these eyes, and notes here."""
+        from pytest_gpuserve.experiment.telemetry import TelemetrySource
+
+        return TelemetrySource(lambda: cast("SamplerProcess", self), notes.append, clock=self.clock)
+
+    @property
+    def samples(self) -> list[GpuSample]:
+        """See ``SamplerProcess``."""
+        return [sample for sample in self._samples[self._forgotten :] if sample.at_ns <= self.now_ns - LATE_NS]
 
     def clock(self) -> int:
         """The time."""
@@ -71,40 +73,31 @@ class ScriptedEyes:
             self._look()
 
     def pass_tick(self) -> int:
-        """Let a tenth of a second pass; when it began."""
-        begin_ns = self.now_ns
+        """Let a tenth of a second of a load pass; when it began."""
+        begin_ns, self.loaded = self.now_ns, True
         self.live_until(begin_ns + SAMPLE_NS)
+        self.loaded = False
         return begin_ns
 
-    def watch(self, servers: Iterable[int]) -> None:
-        """See `GpuSampler`."""
-        self.watched = tuple(servers)
-        self.orders.append(self.watched)
+    def read(self) -> None:
+        """See ``SamplerProcess``."""
 
-    def seen(self) -> SamplerOutput:
-        """See `GpuSampler`."""
-        happened = tuple(event for event in self.events if event.at_ns <= self.now_ns)
-        # The last sample before is kept, as nothing could be interpolated without it.
-        begin_ns = self.needed_ns - SAMPLE_NS
-        samples = tuple(sample for sample in self._samples if begin_ns <= sample.at_ns <= self.now_ns - LATE_NS)
-        return SamplerOutput(samples, happened, tuple(self.unknown), self.problem)
-
-    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
-        """See `GpuSampler`."""
+    def wait_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> None:
+        """See ``SamplerProcess``."""
         del timeout_seconds
         self.live_until(-(-at_ns // SAMPLE_NS) * SAMPLE_NS + LATE_NS)
-        return self.seen()
 
     def forget_before(self, at_ns: int) -> None:
-        """See `GpuSampler`."""
-        self.needed_ns = max(self.needed_ns, at_ns)
+        """See ``SamplerProcess``; the last sample before is kept, as nothing could be interpolated without it."""
+        self._forgotten = max(0, -(-at_ns // SAMPLE_NS) - 1)
 
     def close(self) -> None:
-        """See `GpuSampler`."""
+        """See ``SamplerProcess``."""
         self.closed += 1
 
     def _look(self) -> None:
         at_ns = len(self._samples) * SAMPLE_NS
-        rest = {} if self.watched else {"gpu_utilisation": 0.0}
-        gpu = GpuSample(UUID, **{"energy_joules": 100 * at_ns / 1e9, **QUIET, **rest, **self.gpu(at_ns / 1e9)})
-        self._samples.append(TelemetrySample(at_ns, (gpu,)))
+        rest = {} if self.loaded else {"utilisation": 0.0}
+        self._samples.append(
+            GpuSample(at_ns, **{"joules": 100 * at_ns / 1e9, **QUIET, **rest, **self.gpu(at_ns / 1e9)})
+        )

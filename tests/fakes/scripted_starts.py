@@ -34,7 +34,7 @@ from pytest_gpuserve.load.tick import AnswerCount
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.plugin.fixtures import SESSION_NAME
 from tests.fakes.scripted_engines import ScriptedEngines, scripted_instance, stand_in, tick_of
-from tests.fakes.scripted_eyes import UUID, ScriptedEyes
+from tests.fakes.scripted_eyes import ScriptedEyes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -193,11 +193,11 @@ class ScriptedServers:
     @cached_property
     def telemetry_source(self) -> TelemetrySource:
         """The sampler of the scripted GPU; none without one."""
-        from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
+        from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
 
         if not msgspec.json.decode(self.path.read_bytes(), type=Script).gpu:
             return NO_TELEMETRY
-        return TelemetrySource([UUID], lambda: self._eyes, clock=self._eyes.clock)
+        return self._eyes.source([])
 
     def foreign_cores(self, *_: object) -> float:
         """Stand for ``cores_taken_by_others``."""
@@ -205,10 +205,10 @@ class ScriptedServers:
 
     def _gpu(self, _at_seconds: float) -> Mapping[str, Any]:
         return {
-            "energy_joules": self._joules,
-            "memory_used_bytes": MEMORY_BYTES * len(self._running),
+            "joules": self._joules,
+            "memory_bytes": MEMORY_BYTES * len(self._running),
             "sm_clock_mhz": 1350,
-            **({"gpu_utilisation": 0.8} if self._eyes.watched else {}),
+            **({"utilisation": 0.8} if self._eyes.loaded else {}),
         }
 
     def _tell(self, line: str) -> None:

@@ -16,7 +16,6 @@ from pytest_gpuserve.measure.points import (
     NotMeasured,
     TooFewRequests,
     batch_totals,
-    mean_sm_clock_mhz,
     point,
     pooled_value,
     too_few_requests,
@@ -209,11 +208,11 @@ def test_what_is_missing_is_told_with_what_helps(metric: Metric) -> None:
 
 def test_the_mean_clock_is_weighed_by_time_over_the_windows_that_know_it() -> None:
     """1000 MHz for 0.5 s and 1400 MHz for 1.5 s are 1300 MHz; if no window knows the clock, it is None, not 0."""
-    known = session(start(used(clock=1000.0)), start(used(clock=1400.0, seconds=1.5)))
-    unknown = session(start(used()), start(window()))
-    assert mean_sm_clock_mhz([known, unknown]) == pytest.approx(1300)
-    assert mean_sm_clock_mhz([unknown]) is None
-    assert mean_sm_clock_mhz([]) is None
+    found = GpuUse.pooled([used(clock=1000.0), used(clock=1400.0, seconds=1.5), used(memory=1.0), window()])
+    assert found is not None
+    assert found.sm_clock_mhz == pytest.approx(1300)
+    assert replace(found, sm_clock_mhz=None) == GpuUse()
+    assert GpuUse.pooled([used(), window()]) is GpuUse.pooled([]) is None
 
 
 # -- cold starts

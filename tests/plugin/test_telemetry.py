@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -57,15 +57,10 @@ def test_hot_windows_are_measured_again(real_project: Project, library: Path) ->
     # A busy host may have held the client up in others.
     again = [text for text in run["windows_measured_again"] if not text.startswith("client held up")]
     assert again
-    assert all(f"{gpu.uuid}: thermal slowdown by the hardware (HW_THERMAL_SLOWDOWN)" in text for text in again)
-    telemetry: dict[str, Any] = run["telemetry"]
-    seen = telemetry["gpus"][gpu.uuid]
+    assert all("thermal slowdown by the hardware (HW_THERMAL_SLOWDOWN)" in text for text in again)
     # What was thrown away is no part of what was measured.
-    assert seen["clock_reasons"] == {}
-    assert seen["sm_clock_mhz"]["mean"] == 1500
-    if telemetry["covered"]:
-        joules = telemetry["joules_per_request"] * run["requests"]
-        assert joules == pytest.approx(50 * run["seconds"], rel=0.05)
+    assert run["telemetry"]["sm_clock_mhz"] == 1500
+    assert run["telemetry"]["joules"] == pytest.approx(50 * run["seconds"], rel=0.05)
     if not busy_machine(run):
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(["*throughput*PASS*", "test_it: * windows measured again: *HW_THERMAL_SLOWDOWN*"])

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.telemetry import GpuTelemetry, Spread, Telemetry
 from pytest_gpuserve.measure.window import COMPUTE, PER_REQUEST, QUEUE, SERVER, Client, GpuUse, Session, Start, Window
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
 from pytest_gpuserve.verdict.reason import ReasonKind
@@ -25,8 +24,6 @@ REQUESTS: Final = 800
 """In a window."""
 
 USERS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
-
-UUID: Final = "GPU-11111111-2222-3333-4444-555555555555"
 
 VERDICTS: Final = (
     Verdict.REGRESSED,
@@ -152,7 +149,6 @@ def _start(users: int, slower: float, begin_ns: int) -> Start:
             "num": ServerSetting(None),
         },
         counters=_counters(mean, requests),
-        telemetry=_telemetry(sum(window.seconds for window in windows)),
         rejected=("SM clock fell to 900 MHz: thermal slowdown",) * 2,
     )
 
@@ -174,13 +170,3 @@ def _counters(mean: float, requests: int) -> Counters:
     stages[SERVER] = StageTime(0.85 * mean * requests, requests)
     stages[COMPUTE] = StageTime(0.4 * mean * requests / 12, requests // 12)
     return Counters(requests, requests // 12, {"16": requests // 16}, stages, requests)
-
-
-def _telemetry(seconds: float) -> Telemetry:
-    gpu = GpuTelemetry(
-        UUID,
-        gpu_utilisation=Spread(0.6, 0.65, 40),
-        memory_used_bytes=Spread(12e9, 12.2e9, 40),
-        joules=280.0 * seconds,
-    )
-    return Telemetry(seconds, samples=40, covered=True, gpus={UUID: gpu})

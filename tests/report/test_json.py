@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.telemetry import GpuTelemetry, Telemetry
-from pytest_gpuserve.measure.window import Session
+from pytest_gpuserve.measure.window import GpuUse, Session
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult, TestResult
 from tests.support.builders import result_of, session, start, streamed, window
@@ -65,11 +64,12 @@ def test_a_run_of_streams_has_their_metrics() -> None:
     assert [plain[name] for name in ("ttft", "itl", "tpot", "output_tokens_per_second", "goodput")] == [None] * 5
 
 
-def test_without_energy_there_is_none_of_an_inference() -> None:
-    """A GPU without a counter and without power has null, not zero."""
-    bare = Telemetry(2.0, 10, covered=True, gpus={"GPU-1": GpuTelemetry("GPU-1")})
-    plain = read(result_of("t", sessions=(session(replace(start(), telemetry=bare)),)))["tests"][0]["run"]["telemetry"]
-    assert (plain["joules"], plain["joules_per_request"]) == (None, None)
+def test_telemetry_is_that_of_all_windows() -> None:
+    """Energy is added up; a value that a window lacks is null, not zero, and without a GPU all of it is."""
+    windows = [replace(window(), gpus=GpuUse(joules, 7, sm_clock_mhz=1500)) for joules in (3.0, 4.0)]
+    plain = read(result_of("t", sessions=(session(start(*windows)),)))["tests"][0]["run"]["telemetry"]
+    assert plain == {"joules": 7.0, "memory_bytes": 7, "utilisation": None, "sm_clock_mhz": 1500}
+    assert read(result_of("t", sessions=(session(start(window())),)))["tests"][0]["run"]["telemetry"] is None
 
 
 @pytest.mark.parametrize(

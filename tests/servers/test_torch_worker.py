@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 
 from pytest_gpuserve.device import list_gpus
-from pytest_gpuserve.device.telemetry import SamplerProcess
+from pytest_gpuserve.device.sampler import SamplerProcess
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.experiment.telemetry import RELEASE_NS
 from pytest_gpuserve.load.kserve import Inference, decode_answer, http_request, tensors_of
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Endpoint, Plan
-from pytest_gpuserve.measure.conditions import judge_memory
+from pytest_gpuserve.measure.conditions import memory_reasons
 from pytest_gpuserve.measure.counters import Counters, counted_between, differences
 from pytest_gpuserve.measure.window import COMPILING, QUEUE
 from pytest_gpuserve.process.ready import Ask
@@ -305,7 +305,7 @@ def test_two_on_a_gpu(weights: Weights, logs: Path) -> None:
     needs_cuda()
     uuid = list_gpus().gpus[0].uuid
     one = body(x=weights.images[:1])
-    with SamplerProcess([uuid], log=logs / "sampler.log") as sampler:
+    with SamplerProcess(uuid, log=logs / "sampler.log") as sampler:
         before = used_bytes(sampler)
         with ExitStack() as stack:
             workers = [
@@ -318,7 +318,7 @@ def test_two_on_a_gpu(weights: Weights, logs: Path) -> None:
                 weights.check(worker, tolerance=1e-2)
             held = used_bytes(sampler)
         eventually(
-            lambda: not judge_memory(uuid, before, used_bytes(sampler)).invalid,
+            lambda: not memory_reasons(before, used_bytes(sampler)),
             "the memory is given back",
             seconds=RELEASE_NS / 1e9,
         )
@@ -328,7 +328,8 @@ def test_two_on_a_gpu(weights: Weights, logs: Path) -> None:
 
 def used_bytes(sampler: SamplerProcess) -> int:
     """Memory in use on the one GPU that is sampled."""
-    used = sampler.seen_until(time.perf_counter_ns()).samples[-1].gpus[0].memory_used_bytes
+    sampler.wait_until(time.perf_counter_ns())
+    used = sampler.samples[-1].memory_bytes
     assert used is not None
     return used
 
@@ -346,7 +347,7 @@ def test_the_sampler_costs_a_server_little(weights: Weights, logs: Path) -> None
     ratios: list[float] = []
     with (
         running(worker, weights.request, logs / "sampled.log") as instance,
-        SamplerProcess([uuid], log=logs / "sampler.log") as sampler,
+        SamplerProcess(uuid, log=logs / "sampler.log") as sampler,
     ):
         load(instance, one, users=8, seconds=2.0)
         for number in range(PAIRS):
