@@ -84,7 +84,8 @@ def select_device(
     gpu = next((gpu for gpu in gpus if gpu.name == name), None)
     if gpu is None:
         raise _refusal(asked, known_names, gpus, answer, visible)
-    return Device(gpu.name, gpu, host, by_index=not answer.problem and not any(each.mig for each in answer.gpus))
+    is_divided = any(each.mig_profile for each in answer.gpus)
+    return Device(gpu.name, gpu, host, by_index=not answer.problem and not is_divided)
 
 
 def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:

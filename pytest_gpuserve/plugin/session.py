@@ -14,7 +14,6 @@ from pytest_gpuserve.compare.comparison import TestComparison
 from pytest_gpuserve.compare.loads import Policy, WaitsForStart
 from pytest_gpuserve.compare.paired_runner import PairedRunner
 from pytest_gpuserve.compare.screen import may_screen
-from pytest_gpuserve.device.gpu import UNSUPPORTED
 from pytest_gpuserve.device.host_reading import NoReading, read_host
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
@@ -272,26 +271,14 @@ class GateSession:
 
     def closing(self) -> SessionResult:
         """Closing remarks of this run so far."""
-        here, settings, gpu = self.here, self.settings, self.here.device.gpu
-        stored, unknown = not settings.side_by_side, {} if gpu is None else gpu.unknown
+        here, settings = self.here, self.settings
+        stored = not settings.side_by_side
         return SessionResult(
-            gpu={
-                **msgspec.structs.asdict(here.device_record()),
-                **({} if gpu is None else {"unknown": dict(unknown)}),
-            },
+            gpu=msgspec.structs.asdict(here.device_record()),
             host=msgspec.to_builtins(here.host_record()),
             tests=self._outcomes.results(self._loads),
             notes=tuple(self._notes),
-            places=(
-                # A rule may have needed the value that could not be read.
-                *(
-                    f"unknown of {here.device.name}: {fact}: {reason}"
-                    for fact, reason in unknown.items()
-                    if reason != UNSUPPORTED
-                ),
-                *([f"baselines: {self._baselines}"] if stored else []),
-                *self.equipment.places(),
-            ),
+            places=(*([f"baselines: {self._baselines}"] if stored else []), *self.equipment.places()),
             header=self._header,
             at=here.occasion,
             commit=here.revision.commit,

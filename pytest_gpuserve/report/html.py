@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.report.names import flat_facts, printable
+from pytest_gpuserve.report.names import known_facts, printable
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.plots import plots_of
 from pytest_gpuserve.report.remarks import totals_line
@@ -145,7 +145,7 @@ def _badge(word: str) -> str:
 
 
 def _facts(name: str, facts: Mapping[str, Any]) -> list[str]:
-    lines = [f"{key}: {value}" for key, value in flat_facts(facts)]
+    lines = [f"{key}: {value}" for key, value in known_facts(facts)]
     return [f"<h3>{name}</h3><p>{'<br>'.join(map(_line, lines))}</p>"] if lines else []
 
 

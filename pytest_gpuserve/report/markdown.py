@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.report.names import flat_facts, printable
+from pytest_gpuserve.report.names import known_facts, printable
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import HEADINGS
@@ -245,7 +245,7 @@ def _facts(result: SessionResult) -> list[str]:
     return [
         f"<tr><td>{title}</td><td>{code(name)}</td><td>{code(value)}</td></tr>"
         for title, facts in (("device", result.gpu), ("host", result.host), ("software", result.software))
-        for name, value in flat_facts(facts)
+        for name, value in known_facts(facts)
     ]
 
 

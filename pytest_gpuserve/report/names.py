@@ -78,14 +78,8 @@ def some_of(names: Sequence[str]) -> str:
     return f"{text} and {others} other{'s' if others > 1 else ''}" if others > 0 else text
 
 
-def flat_facts(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Known facts as texts by name, including nested ones: ``unknown.power``."""
+def known_facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Known facts as texts by name."""
     for name, value in facts.items():
-        if isinstance(value, dict):
-            yield from flat_facts(value, f"{prefix}{name}.")
-        elif isinstance(value, bool):
-            yield f"{prefix}{name}", "yes" if value else "no"
-        elif isinstance(value, (list, tuple)):
-            yield f"{prefix}{name}", ", ".join(map(str, value))
-        elif value is not None:
-            yield f"{prefix}{name}", str(value)
+        if value is not None:
+            yield name, ("yes" if value else "no") if isinstance(value, bool) else str(value)

@@ -13,7 +13,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.device import RESERVED_NAMES, device_name
-from pytest_gpuserve.device.gpu import UNSUPPORTED
 from tests.fakes.children.toolkit import printed
 from tests.fakes.nvml import gpus
 from tests.fakes.nvml.build import LIBRARY, fake_environment
@@ -111,7 +110,6 @@ def test_every_fact_of_every_gpu_is_read(answers: dict[str, dict[str, Any]]) -> 
         "cuda": "12.8",
         "power_limit_watts": 65.5,
         "max_sm_clock_mhz": 1590,
-        "mig": None,
         "mig_profile": None,
         "power_default_watts": 70.0,
         "power_most_watts": 70.0,
@@ -122,7 +120,6 @@ def test_every_fact_of_every_gpu_is_read(answers: dict[str, dict[str, Any]]) -> 
         "ecc": True,
         "persistence": True,
         "compute_capability": [7, 5],
-        "unknown": {},
     }
 
 
@@ -134,7 +131,6 @@ def test_set_application_clocks_are_seen(
     assert answers[name]["problem"] == ""
     (gpu,) = answers[name]["gpus"]
     assert gpu["application_clocks_set"] is expected
-    assert ("application_clocks_set" in gpu["unknown"]) is (expected is None)
 
 
 def test_what_waits_for_a_reset_does_not_count(answers: dict[str, dict[str, Any]]) -> None:
@@ -142,7 +138,7 @@ def test_what_waits_for_a_reset_does_not_count(answers: dict[str, dict[str, Any]
     (gpu,) = answers["all off"]["gpus"]
     assert (gpu["ecc"], gpu["persistence"]) == (False, False)
     (gpu,) = answers["A100"]["gpus"]
-    assert (gpu["name"], gpu["mig"], gpu["mig_profile"]) == ("A100-SXM4-80GB", False, None)
+    assert (gpu["name"], gpu["mig_profile"]) == ("A100-SXM4-80GB", None)
 
 
 # -- instances of a divided GPU
@@ -155,7 +151,7 @@ def test_a_divided_gpu_is_its_instances(answers: dict[str, dict[str, Any]]) -> N
     names = [gpu["name"].removeprefix("A100-SXM4-80GB-MIG-") for gpu in answer["gpus"]]
     assert names == ["1g.10gb", "1g.10gb", "3g.40gb"]
     last = answer["gpus"][2]
-    assert (last["mig"], last["mig_profile"], last["uuid"][:12]) == (True, "3g.40gb", "MIG-33333333")
+    assert (last["mig_profile"], last["uuid"][:12]) == ("3g.40gb", "MIG-33333333")
     assert (last["memory_bytes"], last["power_limit_watts"], last["max_sm_clock_mhz"]) == (40192 * 2**20, 400.0, 1410)
     assert last["index"] == 0
 
@@ -163,14 +159,13 @@ def test_a_divided_gpu_is_its_instances(answers: dict[str, dict[str, Any]]) -> N
 def test_a_gpu_whose_mig_mode_is_unknown_is_whole_unless_it_has_instances(
     answers: dict[str, dict[str, Any]], library: Path, tmp_path: Path
 ) -> None:
-    """Some drivers answer "Unknown Error" for the mode: the GPU can be measured, and the mode is unknown."""
+    """Some drivers answer "Unknown Error" for the mode: the GPU can be measured."""
     error = Error("nvmlDeviceGetMigMode", 999)
     scripts = (Script((gpu,), (error,)) for gpu in (gpus.A100, gpus.DIVIDED_A100))
     environment, paths = gpus.write_each(scripts, tmp_path, library=library)
     (whole,), instances = (answer["gpus"] for answer in read_each(environment, *paths))
-    assert (whole["mig"], whole["mig_profile"], whole["unknown"]["mig"]) == (None, None, "NVML said: Unknown Error")
-    known = answers["divided"]["gpus"]
-    assert [gpu | {"unknown": {}} for gpu in instances] == [gpu | {"unknown": {}} for gpu in known]
+    assert whole["mig_profile"] is None
+    assert instances == answers["divided"]["gpus"]
 
 
 @pytest.mark.parametrize(
@@ -210,51 +205,36 @@ REFUSING = {
     "nvmlDeviceGetHandleByIndex_v2",
     "nvmlDeviceGetName",
     "nvmlDeviceGetUUID",
-    "nvmlDeviceGetMemoryInfo",
-    "nvmlDeviceGetMaxMigDeviceCount",
-    "nvmlDeviceGetMigDeviceHandleByIndex",
 }
-"""Without these a GPU cannot be named, or not be told from another one; all others may fail."""
+"""Without these a GPU cannot be named; all others may fail."""
+
+REFUSING_INSTANCES = REFUSING | {"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"}
+"""Without these the instances of a divided GPU are not known."""
 
 
 @pytest.mark.parametrize("gpu", [gpus.T4, gpus.DIVIDED_A100], ids=["whole", "divided"])
 def test_each_function_may_fail(
     library: Path, tmp_path: Path, answers: dict[str, dict[str, Any]], gpu: FakeGpu
 ) -> None:
-    """Whichever call fails, there is no traceback: a fact is unknown with NVML's words, or the GPU is refused by them.
+    """Whichever call fails, there is no traceback: a fact is unknown, or the GPU is refused with NVML's words.
 
     The functions are those that a trace of the library shows.
     """
     functions = called_functions(library, tmp_path, gpu)
     assert len(functions) > 15
     whole = answers["default" if gpu is gpus.T4 else "divided"]
-    words = {15: "GPU is lost", 999: "Unknown Error"}
+    refusing = REFUSING if gpu is gpus.T4 else REFUSING_INSTANCES
+    words = {gpus.NOT_SUPPORTED: "Not Supported", gpus.GPU_IS_LOST: "GPU is lost", 999: "Unknown Error"}
     errors = [Error(function, code) for function in functions for code in words]
     for error, answer in read_failing(library, tmp_path, gpu, errors):
-        if error.function in REFUSING:
+        if error.function in refusing:
             assert answer["gpus"] == [], error
             assert words[error.code] in answer["problem"], error
             assert answer["absent"] is False, error
             continue
         assert answer["problem"] == "", error
         for read, known in zip(answer["gpus"], whole["gpus"], strict=True):
-            lost = {fact for fact in known if fact != "unknown" and read[fact] != known[fact]}
-            assert all(read[fact] is None and fact in read["unknown"] for fact in lost), error
-            reasons = read["unknown"].values()
-            assert error.function == "nvmlShutdown" or any(words[error.code] in why for why in reasons), error
-
-
-@pytest.mark.parametrize("code", [gpus.NOT_SUPPORTED, gpus.FUNCTION_NOT_FOUND, gpus.DEPRECATED])
-def test_each_function_may_be_unsupported(library: Path, tmp_path: Path, code: int) -> None:
-    """By GPU or driver: only facts that name a GPU refuse it; all others are unknown, which is not a failure."""
-    errors = [Error(function, code) for function in called_functions(library, tmp_path, gpus.T4)]
-    needed = REFUSING - {"nvmlDeviceGetMemoryInfo"}
-    for error, answer in read_failing(library, tmp_path, gpus.T4, errors):
-        assert (answer["gpus"] == []) is (error.function in needed), error
-        for gpu in answer["gpus"]:
-            assert answer["problem"] == "", error
-            assert set(gpu["unknown"].values()) <= {UNSUPPORTED}, error
-            assert all(gpu[fact] is None for fact in gpu["unknown"]), error
+            assert all(read[fact] is None for fact in known if read[fact] != known[fact]), error
 
 
 @pytest.mark.parametrize(

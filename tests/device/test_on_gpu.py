@@ -22,7 +22,7 @@ import pynvml
 import pytest
 
 import pytest_gpuserve
-from pytest_gpuserve.device.gpu import UNSUPPORTED, Gpu, initialised, list_gpus
+from pytest_gpuserve.device.gpu import Gpu, initialised, list_gpus
 from pytest_gpuserve.device.gpu_probe import GpuProbe, GpuSample
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.device.sampler import SAMPLE_NS, SamplerProcess
@@ -217,7 +217,6 @@ def test_nvml_answers_each_function(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -
         print(f"{name:50} {len(costs[name]):5} {median(cost):9.1f} us {max(cost):9.1f} us  {said}")  # noqa: T201 -- shown by -rA
     print(f"a look: {median(took) * 1e3:.2f} ms, at most {max(took) * 1e3:.2f} ms")  # noqa: T201 -- as above
     assert answer.problem == ""
-    assert {field: why for each in answer.gpus for field, why in each.unknown.items() if why != UNSUPPORTED} == {}
     assert unknown_text(samples, [os.getpid()]) in {"", "telemetry unknown: memory errors"}
     assert median(took) < 0.5 * SAMPLE_NS / NS
 

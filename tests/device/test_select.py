@@ -25,7 +25,6 @@ def gpu(index: int, product: str, name: str) -> Gpu:
         cuda="12.8",
         power_limit_watts=70.0,
         max_sm_clock_mhz=1590,
-        mig=None,
     )
 
 
@@ -142,7 +141,7 @@ def test_a_server_sees_only_its_device() -> None:
     assert Device("cpu", None, HOST).lock_key == "cpu"
 
 
-@pytest.mark.parametrize("answer", [ONE_LOST, NvmlAnswer((replace(T4, mig=True, mig_profile="1g"), H200), "")])
+@pytest.mark.parametrize("answer", [ONE_LOST, NvmlAnswer((replace(T4, mig_profile="1g"), H200), "")])
 def test_where_cuda_may_count_otherwise_a_gpu_goes_by_its_uuid(answer: NvmlAnswer) -> None:
     """Beside a GPU that NVML cannot read, or that is divided, NVML's index may be another GPU to CUDA."""
     assert select("H200", answer).environment()["CUDA_VISIBLE_DEVICES"] == H200.uuid
@@ -151,9 +150,7 @@ def test_where_cuda_may_count_otherwise_a_gpu_goes_by_its_uuid(answer: NvmlAnswe
 # -- instances of a divided GPU
 
 SLICES = tuple(
-    replace(
-        gpu(0, "NVIDIA A100 MIG 1g.10gb", "A100-MIG-1g.10gb"), uuid=f"MIG-{number}", mig=True, mig_profile="1g.10gb"
-    )
+    replace(gpu(0, "NVIDIA A100 MIG 1g.10gb", "A100-MIG-1g.10gb"), uuid=f"MIG-{number}", mig_profile="1g.10gb")
     for number in range(2)
 )
 DIVIDED = NvmlAnswer((*SLICES, H200), "")

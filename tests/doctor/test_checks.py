@@ -31,7 +31,6 @@ GPU = Gpu(
     cuda="12.8",
     power_limit_watts=70.0,
     max_sm_clock_mhz=1590,
-    mig=None,
     power_default_watts=70.0,
     application_clock_mhz=1500,
     application_clocks_set=True,

@@ -51,7 +51,6 @@ def session_result(tests: int, *, stored: bool = True) -> SessionResult:
             "power_limit_watts": 400.0,
             "mig_profile": None,
             "ecc": True,
-            "unknown": {"governor": "not told"},
         },
         host={"id": "host-a", "cpu": "A CPU", "cores": 16, "memory_gib": 128.0, "numa_nodes": None},
         tests=tuple(result_of_test(number, side_by_side=not stored) for number in range(tests)),

@@ -91,7 +91,7 @@ def hostile_result(text: str) -> SessionResult:
         text, (), (regressed, missing, judgement(Verdict.PASS, "batching_ratio")), {text: text}, {text: text}
     )
     return SessionResult(
-        gpu={"name": text, "product": text, "unknown": {text: text}, text: [text]},
+        gpu={"name": text, "product": text, text: text},
         host={"id": text},
         tests=(
             TestResult(f"suites/test_a.py::test_a[{text}]", "failed", [run], text, (LogTail(text, text),)),

@@ -23,7 +23,6 @@ MIB: Final = 2**20
 NOT_SUPPORTED: Final = 3
 FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15
-DEPRECATED: Final = 26
 
 GPU_IDLE: Final = 0x1
 SW_POWER_CAP: Final = 0x4
