@@ -6,12 +6,9 @@ like a slower server. Beside a GPU it matters less, but a starved client or toke
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
@@ -29,49 +26,6 @@ def busy_seconds(seconds: Mapping[str, float]) -> float:
     readings. The sum of an idle host could then fall, which would look like a reset counter.
     """
     return sum(value for name, value in seconds.items() if name not in _NOT_WORKED)
-
-
-_TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
-
-
-class Stat(NamedTuple):
-    """The kernel's counters of a process in clock ticks, usually of 10 ms.
-
-    Args:
-        own_ticks: CPU time of the process itself.
-        began_ticks: Start of the process, which distinguishes it from a later one with the same pid.
-    """
-
-    own_ticks: int
-    began_ticks: int
-
-
-def parse_stat(text: bytes) -> Stat:
-    """Read ``/proc/PID/stat``; source: proc_pid_stat(5)."""
-    # The command name before the last parenthesis may contain anything, even spaces and parentheses.
-    fields = text.rpartition(b")")[2].split()
-    return Stat(int(fields[11]) + int(fields[12]), int(fields[19]))
-
-
-def read_processes() -> dict[int, Stat]:
-    """Read all visible processes, by pid."""
-    found: dict[int, Stat] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        # The process may have ended since.
-        with suppress(OSError):
-            found[int(folder.name)] = parse_stat((folder / "stat").read_bytes())
-    return found
-
-
-def cores_used(before: Mapping[int, Stat], after: Mapping[int, Stat], seconds: float) -> dict[int, float]:
-    """Cores that each process used between two readings, by pid, without processes that ended in between."""
-    used: dict[int, float] = {}
-    for pid, stat in after.items():
-        first = before.get(pid)
-        # A process that reuses a pid is another one, so all of its time is new.
-        known = first.own_ticks if first is not None and first.began_ticks == stat.began_ticks else 0
-        used[pid] = max(0, stat.own_ticks - known) / _TICKS_A_SECOND / seconds
-    return used
 
 
 @dataclass(frozen=True, slots=True)

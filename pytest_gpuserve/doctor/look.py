@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import psutil
 
-from pytest_gpuserve.device.cpu import cores_taken_by_others, cores_used, read_cpu, read_processes
+from pytest_gpuserve.device.cpu import cores_taken_by_others, read_cpu
 from pytest_gpuserve.device.gpu import initialised
 from pytest_gpuserve.device.gpu_probe import GpuProbe, GpuSample
 from pytest_gpuserve.device.host import read_core_limit, read_host
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpuserve.device.cpu import CpuReading, Stat
+    from pytest_gpuserve.device.cpu import CpuReading
     from pytest_gpuserve.device.gpu import Gpu
 
 LOOK_SECONDS: Final = 1.0
@@ -38,9 +38,9 @@ LEAST_CORES: Final = 0.05  # a process that used less is not named
 
 def look(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[HostState, list[GpuState]]:
     """Read the machine and each GPU at the begin and at the end of `LOOK_SECONDS`."""
-    before, cpu_before = _sampled(gpus), _attempt(_read_cpu)
+    before, cpu_before, _ = _sampled(gpus), _attempt(_read_cpu), _cores_used()
     time.sleep(LOOK_SECONDS)
-    after, cpu_after = _sampled(gpus), _attempt(_read_cpu)
+    after, cpu_after, used = _sampled(gpus), _attempt(_read_cpu), _cores_used()
     problem, host = "", None
     try:
         host = _attempt(lambda: read_host(environ=environ))
@@ -50,7 +50,7 @@ def look(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[HostState, li
         host=host,
         problem=problem,
         core_limit=_attempt(read_core_limit),
-        cpu=_cpu_use(cpu_before, cpu_after) if cpu_before and cpu_after else None,
+        cpu=_cpu_use(cpu_before, cpu_after, used) if cpu_before and cpu_after else None,
         shared_memory_bytes=_attempt(lambda: psutil.disk_usage("/dev/shm").free),  # noqa: S108 -- a name
         temp_bytes=_attempt(lambda: psutil.disk_usage(tempfile.gettempdir()).free),
     )
@@ -84,15 +84,22 @@ def _sampled(gpus: Sequence[Gpu]) -> list[tuple[GpuSample | None, str]]:
     return samples
 
 
-def _read_cpu() -> tuple[CpuReading, dict[int, Stat]]:
-    return read_cpu([psutil.Process()]), read_processes()
+def _read_cpu() -> CpuReading:
+    return read_cpu([psutil.Process()])
 
 
-def _cpu_use(before: tuple[CpuReading, dict[int, Stat]], after: tuple[CpuReading, dict[int, Stat]]) -> CpuUse:
-    first, last = before[0], after[0]
-    seconds = last.at_seconds - first.at_seconds
-    stolen = max(0.0, last.stolen_seconds - first.stolen_seconds) / seconds
-    used = cores_used(before[1], after[1], seconds)
+def _cores_used() -> dict[int, float]:
+    """Cores that each visible process used since the last call, by pid; 0 for one that is new."""
+    used: dict[int, float] = {}
+    for process in psutil.process_iter():
+        # The process may have ended since.
+        with suppress(psutil.Error):
+            used[process.pid] = process.cpu_percent() / 100
+    return used
+
+
+def _cpu_use(first: CpuReading, last: CpuReading, used: Mapping[int, float]) -> CpuUse:
+    stolen = max(0.0, last.stolen_seconds - first.stolen_seconds) / (last.at_seconds - first.at_seconds)
     busiest = sorted(((cores, pid) for pid, cores in used.items() if pid != os.getpid()), reverse=True)
     named = []
     for cores, pid in busiest[:MOST_PROCESSES]:

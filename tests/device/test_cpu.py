@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import psutil
@@ -10,31 +9,12 @@ import pytest
 
 from pytest_gpuserve.device.cpu import (
     CpuReading,
-    Stat,
     busy_seconds,
     cores_taken_by_others,
-    cores_used,
     cpu_share,
-    parse_stat,
     read_cpu,
 )
 from tests.fakes.children.toolkit import busy
-
-
-def test_a_process_name_may_hold_anything() -> None:
-    """Parentheses and spaces in a command's name do not shift the fields."""
-    fields = " ".join(str(number) for number in range(3, 53))
-    stat = parse_stat(f"7 (a) R (b 9) {fields}\n".encode())
-    assert stat == (14 + 15, 22)
-
-
-def test_cores_of_processes_between_two_looks() -> None:
-    """Each process has its time in between; a reused pid counts from its begin, and an ended process is absent."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    before = {1: Stat(5 * ticks, 10), 2: Stat(9 * ticks, 20), 3: Stat(ticks, 30)}
-    after = {1: Stat(6 * ticks, 10), 2: Stat(3 * ticks, 99), 4: Stat(ticks, 98)}
-    assert cores_used(before, after, 2.0) == {1: 0.5, 2: 1.5, 4: 0.5}
-
 
 CORE_SECONDS = 0.5
 LONGEST_SECONDS = 60.0
