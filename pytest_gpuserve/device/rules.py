@@ -1,4 +1,4 @@
-"""Comparability of two measurements: a table of facts that must match, may differ, or only inform.
+"""Comparability of two measurements: a table of facts that must match, or may differ.
 
 Facts have the names of the fields of a baseline's records. An unknown fact is None, or left out.
 """
@@ -20,7 +20,6 @@ class Kind(Enum):
 
     MUST_MATCH = "must match"
     WARNS = "may differ, with a warning"
-    INFORMS = "information"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +109,9 @@ DEVICE_RULES: Final = (
     ),
     Rule("cuda", "CUDA of the driver", Kind.WARNS, "it comes with the driver"),
     Rule("persistence", "persistence mode", Kind.WARNS, "without it the driver resets clocks between two sessions"),
-    Rule("power_default_watts", "power limit by default", Kind.INFORMS, "only the set limit counts", unit="W"),
-    Rule("power_most_watts", "highest power limit", Kind.INFORMS, "only the set limit counts", unit="W"),
-    Rule(
-        "gpu_id",
-        "GPU UUID",
-        Kind.INFORMS,
-        "GPUs of one kind are comparable; baselines have only its hash, because they may be public",
-    ),
-    Rule("pci_bus_id", "PCI address", Kind.INFORMS, "GPUs of one kind are comparable"),
 )
-"""Rules of the device; on `cpu` only the name has a meaning."""
+"""Rules of the device; on `cpu` only the name has a meaning. Other facts of its record inform: GPUs of one kind are
+comparable, and only the set power limit counts."""
 
 HOST_RULES: Final = (
     Rule("cpu", "CPU of the host", Kind.WARNS, "client, tokenizer and server run on it"),
@@ -128,10 +119,9 @@ HOST_RULES: Final = (
     Rule("memory_gib", "memory of the host", Kind.WARNS, "another size means another machine", 0.05, "GiB"),
     Rule("numa_nodes", "NUMA nodes of the host", Kind.WARNS, "memory of another node is slower to reach"),
     Rule("governor", "frequency governor of the host", Kind.WARNS, "`powersave` and `performance` differ in latency"),
-    Rule("system", "distribution of the host", Kind.INFORMS, "the versions of the software have the relevant parts"),
-    Rule("kernel", "kernel of the host", Kind.INFORMS, "an update must not lose all baselines"),
 )
-"""Rules of hosts with the same identity (the same machine, or one name by GPUSERVE_HOST)."""
+"""Rules of hosts with the same identity (the same machine, or one name by GPUSERVE_HOST). Distribution and kernel
+inform: an update must not lose all baselines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,21 +136,15 @@ def compare(
     before: Mapping[str, object],
     now: Mapping[str, object],
     rules: Sequence[Rule] = DEVICE_RULES,
-    *,
-    names: tuple[str, str] = ("the baseline", "this run"),
 ) -> Compatibility:
-    """Compare the facts of a baseline with those of a run.
-
-    A fact that is unknown in one of them must match too. ``names`` are the names of the two in texts.
-    """
-    earlier, later = names
+    """Compare the facts of a baseline with those of a run. A fact that is unknown in one of them must match too."""
     incompatible: list[str] = []
     warnings: list[str] = []
     for rule in rules:
         then, today = before.get(rule.field), now.get(rule.field)
-        if rule.kind is Kind.INFORMS or rule.same(then, today):
+        if rule.same(then, today):
             continue
-        found = f"{rule.what}: {earlier}'s is {rule.shown(then)}, {later}'s is {rule.shown(today)} ({rule.why})"
+        found = f"{rule.what}: the baseline's is {rule.shown(then)}, this run's is {rule.shown(today)} ({rule.why})"
         (incompatible if rule.kind is Kind.MUST_MATCH else warnings).append(found)
     return Compatibility(tuple(incompatible), tuple(warnings))
 
