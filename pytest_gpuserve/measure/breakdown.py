@@ -143,7 +143,6 @@ class Profile:
         queue_seconds: Wait of an average request in the server for its computation; see ``queue_from``.
         queue_from: Origin of ``queue_seconds``.
         outside_seconds: Time of an average request in the network and the client; None if it is in the queue.
-        clock_mhz: Clock of the GPU under load.
         ttft_seconds: Mean time to the first token of streams: waits and prefill.
         tpot_seconds: Mean time for each later token; None if some answers do not report their token count.
         tokens: Tokens of an average answer; None likewise.
@@ -162,7 +161,6 @@ class Profile:
     queue_seconds: float | None = None
     queue_from: QueueFrom | None = None
     outside_seconds: float | None = None
-    clock_mhz: float | None = None
     ttft_seconds: float | None = None
     tpot_seconds: float | None = None
     tokens: float | None = None

@@ -47,7 +47,6 @@ FORMATION: Final = "batch formation"
 FILLING: Final = "time to fill a batch"
 COMPUTE: Final = "compute per batch"
 OTHER_COMPUTE: Final = "compute of "
-CLOCKS: Final = "clocks"
 TTFT: Final = "queue and prefill (TTFT)"
 DECODE: Final = "decode"
 TPOT: Final = "decode a token (TPOT)"
@@ -162,7 +161,7 @@ def attribution(before: Profile, after: Profile) -> list[str]:
         *_joined("not counted", (part.name for part in parts if part.before is None and part.after is None)),
         *_joined("counted for one server only", map(str, one_sided)),
         *_tail(before, after),
-        *_joined("look at", _where(changed, clocks_counted=any(part.name == CLOCKS for part in counted)), "; "),
+        *_joined("look at", _where(changed), "; "),
     ]
 
 
@@ -208,7 +207,6 @@ def _parts(before: Profile, after: Profile) -> list[_Part]:
             in_latency(OTHER_COMPUTE + stage, before.other_compute.get(stage), after.other_compute.get(stage))
             for stage in sorted({*before.other_compute, *after.other_compute})
         ),
-        _Part(CLOCKS, before.clock_mhz, after.clock_mhz, "{:.0f}".format, unit=" MHz"),
     ]
 
 
@@ -251,7 +249,7 @@ def _tail(before: Profile, after: Profile) -> list[str]:
     return [f"{text}, and counters that are means do not say why"]
 
 
-def _where(moved: list[_Part], *, clocks_counted: bool) -> list[str]:
+def _where(moved: list[_Part]) -> list[str]:
     """The first places to look, by the parts that moved together."""
     parts = {part.name: part for part in moved}
     compute, items = parts.get(COMPUTE), parts.get(FORMATION)
@@ -260,8 +258,6 @@ def _where(moved: list[_Part], *, clocks_counted: bool) -> list[str]:
     where = []
     if CLIENT in parts or OUTSIDE in parts:
         where.append("the measuring machine and the way to the server")
-    if CLOCKS in parts:
-        where.append("the GPU's clocks (power limit, temperature, other users)")
     if items:
         size = "larger" if items.change > 0 else "smaller"
         where.append(
@@ -269,7 +265,7 @@ def _where(moved: list[_Part], *, clocks_counted: bool) -> list[str]:
             + (", or compute: either may follow from the other)" if in_step else ")")
         )
     if compute and not in_step:
-        where.append("the model and its kernels" if clocks_counted else "the model, its kernels, the clocks")
+        where.append("the model, its kernels, the clocks")
     where += _in_language_model(parts)
     where += [f"the stage {name.removeprefix(OTHER_COMPUTE)}" for name in parts if name.startswith(OTHER_COMPUTE)]
     if not where and QUEUE in parts:

@@ -85,7 +85,7 @@ def test_the_client_is_part_of_the_profile() -> None:
     assert seen.client_lag_seconds == pytest.approx(1e-3, rel=1e-3)
     assert seen.client_cores == pytest.approx(0.02)
     seen = profile_of([window(items=None, batches=None)], Client())
-    assert (seen.items_per_batch, seen.formation_seconds, seen.outside_seconds, seen.clock_mhz) == (None,) * 4
+    assert (seen.items_per_batch, seen.formation_seconds, seen.outside_seconds) == (None,) * 3
     assert seen.client_lag_seconds is None
     with pytest.raises(ValueError, match="without answered requests"):
         profile_of([window(())], Client())
