@@ -15,8 +15,7 @@ import msgspec
 from pytest_gpuserve.compare.baseline_store import comparability, differences
 from pytest_gpuserve.compare.one_build import outside_git
 from pytest_gpuserve.compare.paired_runner import PairedSpec, not_settled
-from pytest_gpuserve.device.host_reading import speed_text
-from pytest_gpuserve.device.rules import HOST_RULES, changes
+from pytest_gpuserve.device.rules import HOST_RULES, changes, speed_text
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.experiment.shape import Terms

@@ -1,15 +1,16 @@
-"""Comparability of two measurements: a table of facts that must match, or may differ.
+"""Comparability of two measurements: a table of facts that must match, or may differ, and the speed of the host.
 
 Facts have the names of the fields of a baseline's records. An unknown fact is None, or left out.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.units import digest
+from pytest_gpuserve.units import digest, format_fraction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -165,3 +166,24 @@ def changes(before: Mapping[str, object], now: Mapping[str, object], rules: Sequ
         for rule in rules
         if rule.kind is kind and before.get(rule.field) != now.get(rule.field)
     ]
+
+
+MOST_SPEED_CHANGE: Final = 0.05
+"""Largest difference of a host's readings, as a change of log time, that counts as the same speed."""
+
+
+def speed_text(then: float | None, now: float | None) -> str:
+    """Reason why a stored number comes from a host of another speed; empty for the same speed.
+
+    Args:
+        then: The reading (see `host_speed`) of the recording, or None.
+        now: The reading of this run; None if it failed.
+    """
+    if now is None:
+        return "the speed of this host could not be measured"
+    if then is None:
+        return "the speed of the host when the baseline was recorded is unknown"
+    if abs(now - then) <= MOST_SPEED_CHANGE:
+        return ""
+    word = "slower" if now > then else "faster"
+    return f"this host is {format_fraction(math.expm1(abs(now - then)))} {word} than when the baseline was recorded"

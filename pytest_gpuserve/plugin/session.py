@@ -14,7 +14,7 @@ from pytest_gpuserve.compare.comparison import TestComparison
 from pytest_gpuserve.compare.loads import Policy, WaitsForStart
 from pytest_gpuserve.compare.paired_runner import PairedRunner
 from pytest_gpuserve.compare.screen import may_screen
-from pytest_gpuserve.device.host_reading import NoReading, read_host
+from pytest_gpuserve.device.host_speed import read_speed
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.plugin.collection import (
@@ -162,13 +162,7 @@ class GateSession:
 
     def _read_host(self) -> float | None:
         """Read the speed of the host, if stored numbers may count."""
-        if not may_screen(self.here.device):
-            return None
-        try:
-            return read_host()
-        except NoReading as problem:
-            self._note(f"{problem.summary}: {problem.found}")
-            return None
+        return read_speed() if may_screen(self.here.device) else None
 
     def _note(self, line: str) -> None:
         if line not in self._notes:

@@ -254,5 +254,5 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # Loads that are made up have no hours, so that stored numbers of them count, and a host of one speed.
     for module in (screen, plugin_session):
         patch.setattr(module, "may_screen", lambda _: True)
-    patch.setattr(plugin_session, "read_host", lambda: -3.5)
+    patch.setattr(plugin_session, "read_speed", lambda: -3.5)
     config.add_cleanup(patch.undo)
