@@ -80,6 +80,7 @@ class GpuProbe:
         self._whole: Any = None
         self._events: Any = None
         self._lost = False
+        self._kin: dict[int, tuple[str | None, tuple[int, ...]]] = {}
 
     def read(self) -> GpuSample:
         """Read all values of the GPU."""
@@ -115,7 +116,7 @@ class GpuProbe:
                 nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
                 nvml.NVML_VOLATILE_ECC,
             ),
-            processes=None if processes is None else tuple(map(_process, processes)),
+            processes=None if processes is None else self._named(processes),
             xids=self._xids(),
             # The last one, because each of the above may find it out.
             lost=self._lost,
@@ -126,6 +127,12 @@ class GpuProbe:
         nvml = self._nvml
         own = nvml.nvmlDeviceGetHandleByUUID(self._uuid)
         return own, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(own) if self._is_instance else own
+
+    def _named(self, processes: list[Any]) -> tuple[GpuProcess, ...]:
+        # Each is looked up once, because that takes longer than NVML's answer.
+        self._kin = {info.pid: self._kin.get(info.pid) or _name_and_ancestors(info.pid) for info in processes}
+        found = ((info, *self._kin[info.pid]) for info in processes)
+        return tuple(GpuProcess(info.pid, name, info.usedGpuMemory, ancestors) for info, name, ancestors in found)
 
     def _xids(self) -> tuple[int, ...] | None:
         if self._events is None:
@@ -175,10 +182,9 @@ class GpuProbe:
             return None
 
 
-def _process(info: Any) -> GpuProcess:  # noqa: ANN401 -- as above
+def _name_and_ancestors(pid: int) -> tuple[str | None, tuple[int, ...]]:
     try:
-        process = psutil.Process(info.pid)
-        name, ancestors = process.name(), tuple(parent.pid for parent in process.parents())
+        process = psutil.Process(pid)
+        return process.name(), tuple(parent.pid for parent in process.parents())
     except psutil.Error:
-        name, ancestors = None, ()
-    return GpuProcess(info.pid, name, info.usedGpuMemory, ancestors)
+        return None, ()
