@@ -1,4 +1,4 @@
-"""A real Triton by its adapter: it counts what its models count, listens here only, and leaves nothing behind."""
+"""A real Triton with an ensemble: what it counts, loads and serves, where it listens, and what is left of it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import http.client
 import json
 import threading
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +15,6 @@ import pytest
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import ServerSetting, counted_between
-from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_api import query_triton, read_configs
@@ -34,43 +31,21 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.servers.instance import Instance
 
-USERS = 8
-REQUESTS_EACH = 9
 BAD = -1.0
-"""With this in a request, the whole execution fails."""
+"""A number with which the whole execution fails."""
 
 CORE = '''
-import os
-import time
-
-import triton_python_backend_utils as pb_utils
-from doubling import double
-
-
-class TritonPythonModel:
-    """Doubles, and keeps count of its batches."""
-
-    def execute(self, requests):
-        """Take as long for one request as for many."""
-        inputs = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
-        if any((x < 0).any() for x in inputs):
-            raise ValueError("negative")
-        with open(os.environ["COUNTS"], "a") as file:
-            file.write("%d %d\\n" % (sum(len(x) for x in inputs), len(requests)))
-        time.sleep(0.02)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", double(x))]) for x in inputs]
-'''
-
-PRE = '''
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Passes on."""
+    """Passes on numbers that are not negative."""
 
     def execute(self, requests):
         """Answer with what came."""
         inputs = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        if any((x < 0).any() for x in inputs):
+            raise ValueError("negative")
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]) for x in inputs]
 '''
 
@@ -104,42 +79,29 @@ ensemble_scheduling {
 """
 
 
-@dataclass(frozen=True)
-class Served:
-    """A running ensemble, and the file in which its model counts."""
+def load(instance: Instance, *requests: bytes) -> tuple[list[int], Counters]:
+    """Send these one after the other; their statuses, and what the server counted."""
+    before = instance.counters()
+    assert before is not None
+    statuses = [infer(instance.site.port, sent)[0] for sent in requests]
+    found: list[Counters] = []
 
-    instance: Instance
-    counts: Path
+    def settled() -> bool:
+        # It sends an answer before it has counted it.
+        time.sleep(0.05)
+        after = instance.counters()
+        assert after is not None
+        found.append(counted_between(before, after))
+        return (found[-1].requests or 0) >= statuses.count(200) and found[-1:] == found[-2:-1]
 
-    def load(self, *requests: bytes, users: int = 1) -> tuple[list[int], Counters, list[tuple[int, int]]]:
-        """Send these; their statuses, what the server counted, and items and requests of the model's own executions."""
-        before, early = self.instance.counters(), len(self.executions())
-        assert before is not None
-        with ThreadPoolExecutor(users) as pool:
-            statuses = list(pool.map(lambda sent: infer(self.instance.site.port, sent)[0], requests))
-        found: list[Counters] = []
+    eventually(settled, "all requests are counted")
+    return statuses, found[-1]
 
-        def settled() -> bool:
-            """It sends an answer before it has counted it."""
-            time.sleep(0.05)
-            after = self.instance.counters()
-            assert after is not None
-            found.append(counted_between(before, after))
-            return (found[-1].requests or 0) >= statuses.count(200) and found[-1:] == found[-2:-1]
 
-        eventually(settled, "all requests are counted")
-        return statuses, found[-1], self.executions()[early:]
-
-    def executions(self) -> list[tuple[int, int]]:
-        """Items and requests of each execution so far, by the model itself."""
-        lines = self.counts.read_text().splitlines() if self.counts.exists() else []
-        return [(int(items), int(requests)) for items, requests in map(str.split, lines)]
-
-    @property
-    def tree(self) -> list[psutil.Process]:
-        """All processes of the server."""
-        assert self.instance.process is not None
-        return self.instance.process.tree()
+def tree(instance: Instance) -> list[psutil.Process]:
+    """All processes of the server."""
+    assert instance.process is not None
+    return instance.process.tree()
 
 
 def body(rows: int, value: float = 1.0) -> bytes:
@@ -165,13 +127,11 @@ def write_chain(folder: Path) -> Path:
     """A repository with the ensemble ``chain`` and a model that cannot be loaded."""
     repository = folder / "models"
     write_model(repository, CORE_CONFIG, {"model.py": CORE})
-    write_model(repository, PRE_CONFIG, {"model.py": PRE})
+    write_model(repository, PRE_CONFIG, {"model.py": CORE.replace("< 0", "< -9")})
     write_model(repository, CHAIN_CONFIG)
     write_model(
         repository, f'name: "broken" backend: "python" {TENSORS}', {"model.py": "raise RuntimeError('broken')\n"}
     )
-    (folder / "library").mkdir()
-    (folder / "library" / "doubling.py").write_text("def double(x):\n    return x * 2\n")
     return repository
 
 
@@ -179,68 +139,41 @@ ASK = Ask("POST", "/v2/models/chain/infer", body(1), {})
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[Served]:
+def served(folder: Path) -> Iterator[Instance]:
     """Run the ensemble."""
-    repository = write_chain(folder)
-    environment = {"COUNTS": str(folder / "counts"), "PYTHONPATH": str(folder / "library")}
-    kind = Triton(repository, "models", models=("chain",), environment=environment, python=triton_python())
+    kind = Triton(write_chain(folder), "models", models=("chain",), python=triton_python())
     with Starts(folder / "log", START_SECONDS).start(kind, ASK) as instance:
-        yield Served(instance, folder / "counts")
+        yield instance
 
 
 @pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """One server for all tests that leave it as it is."""
     with served(tmp_path_factory.mktemp("chain")) as server:
         yield server
 
 
-def test_it_counts_what_its_model_counts(chain: Served) -> None:
-    """Items, executions, batch sizes and requests under load are exactly the model's own; times fit to them.
-
-    What Triton adds once per request is that many times its executions' time, and is not taken for it.
-    """
-    sent = [body(1 + number % 3) for number in range(USERS * REQUESTS_EACH)]
-    statuses, counted, executions = chain.load(*sent, users=USERS)
-    assert statuses == [200] * len(sent)
-    assert counted.items == sum(items for items, _ in executions)
-    assert counted.batches == len(executions) < len(statuses)
-    assert counted.batch_sizes == dict(sorted(Counter(str(items) for items, _ in executions).items()))
-    assert counted.requests == len(statuses)
-    stages = counted.stages
-    assert stages[COMPUTE].count == len(executions)
-    assert stages[COMPUTE].seconds > 0.02 * len(executions)
-    for stage in (SERVER, QUEUE, "request.infer", OTHER_COMPUTE + "pre"):
-        assert stages[stage].count == len(statuses)
-    together = [requests for _, requests in executions]
-    # However long each execution took: a mean of what was together in them, weighted by their times.
-    mean = stages["request.infer"].seconds / stages[COMPUTE].seconds
-    assert mean > 1.1
-    assert min(together) - 1e-6 < mean < max(together) + 1e-6
-    assert stages[SERVER].seconds > stages[QUEUE].seconds + stages["request.infer"].seconds
-
-
-def test_each_model_is_a_part_and_failures_are_in_none(chain: Served) -> None:
-    """An ensemble's batches are its requests; of a request whose execution fails the execution alone is counted."""
-    _, counted, _ = chain.load(body(3))
+def test_each_model_is_a_part_and_failures_are_in_none(chain: Instance) -> None:
+    """An ensemble's batches are its requests, and a request that fails counts as an execution alone."""
+    _, counted = load(chain, body(3))
     parts = {name: (part.items, part.batches, part.requests) for name, part in counted.parts.items()}
     assert parts == dict.fromkeys(("chain", "core", "pre"), (3, 1, 1))
-    assert b"negative" in infer(chain.instance.site.port, body(2, value=BAD))[1]
-    statuses, counted, _ = chain.load(body(2, value=BAD), body(1))
+    assert b"negative" in infer(chain.site.port, body(2, value=BAD))[1]
+    statuses, counted = load(chain, body(2, value=BAD), body(1))
     assert statuses == [500, 200]
     assert (counted.items, counted.requests) == (1, 1)
     assert counted.batch_sizes == {"1": 1, "2": 1}
 
 
-def test_it_listens_on_the_loopback_only(chain: Served) -> None:
+def test_it_listens_on_the_loopback_only(chain: Instance) -> None:
     """The whole tree listens on the site's three ports, all of them on this machine's own address."""
-    expected = {("127.0.0.1", port) for port in chain.instance.site.ports.values()}
-    assert listening(chain.tree, "all") == expected
+    expected = {("127.0.0.1", port) for port in chain.site.ports.values()}
+    assert listening(tree(chain), "all") == expected
 
 
-def test_only_what_is_asked_for_is_loaded(chain: Served) -> None:
-    """A broken model beside the ensemble is not even tried; to count it is an error that names what is there."""
-    site, kind = chain.instance.site, chain.instance.kind
+def test_only_the_requested_models_are_loaded(chain: Instance) -> None:
+    """A broken model beside the ensemble is not loaded, and to count it is an error that names the loaded ones."""
+    site, kind = chain.site, chain.kind
     assert sorted(read_configs(site)) == ["chain", "core", "pre"]
     assert {"name": "broken"} in query_triton(site, "/v2/repository/index", method="POST")
     assert isinstance(kind, Triton)
@@ -250,18 +183,18 @@ def test_only_what_is_asked_for_is_loaded(chain: Served) -> None:
         replace(kind, model="broken").read_settings(site)
 
 
-def test_a_dead_stub_fails_the_asking_not_the_health(tmp_path: Path) -> None:
-    """With its model's processes dead Triton calls itself healthy, but asking the model fails; the end leaves nothing.
+def test_a_dead_stub_fails_requests_and_not_the_health(tmp_path: Path) -> None:
+    """If its model's processes die, Triton calls itself healthy and fails requests; its end leaves nothing.
 
-    That is why readiness asks the model.
+    Therefore readiness is a request to the model.
     """
     memory = set(Path("/dev/shm").iterdir())
     with served(tmp_path) as server:
-        port, folder = server.instance.site.port, server.instance.site.folder
-        tree = server.tree
+        port, folder = server.site.port, server.site.folder
+        family = tree(server)
         mine = {file for file in set(Path("/dev/shm").iterdir()) - memory if file.name.startswith(folder.name)}
         assert mine
-        stubs = [process for process in tree if "/core/" in " ".join(process.cmdline())]
+        stubs = [process for process in family if "/core/" in " ".join(process.cmdline())]
         assert len(stubs) == 2
         loading = threading.Thread(target=lambda: load_until_failure(port))
         loading.start()
@@ -274,20 +207,20 @@ def test_a_dead_stub_fails_the_asking_not_the_health(tmp_path: Path) -> None:
         assert b"is not healthy" in answer
         for path in ("/v2/health/ready", "/v2/models/core/ready"):
             assert asked(port, "GET", path)[0] == 200
-    assert not running(tree)
+    assert not running(family)
     assert not folder.exists()
     assert not any(file.exists() for file in mine)
 
 
 def load_until_failure(port: int) -> None:
-    """Ask until an answer is bad."""
+    """Send requests until one fails."""
     deadline = time.monotonic() + 20
     while infer(port, body(1))[0] == 200 and time.monotonic() < deadline:
         pass
 
 
 def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
-    """A model that fails at its import fails the start at once, with its own words."""
+    """A model that fails at its import fails the start with its own words before the deadline."""
     kind = Triton(write_chain(tmp_path), "models", models=("broken",), python=triton_python())
     began = time.monotonic()
     with (
@@ -299,13 +232,13 @@ def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
 
 
 def test_what_triton_serves_is_served(tmp_path: Path) -> None:
-    """Older versions without a file, zeros before a number, empty folders, version policies; settings are read back.
+    """Older versions without a file, zeros before a number, empty folders and version policies are served.
 
-    They are compared with the configuration that ``model_config_name=`` chooses.
+    Settings are compared with the configuration that ``model_config_name=`` chooses.
     """
     repository = tmp_path / "models"
-    write_model(repository, CORE_CONFIG, {"model.py": PRE}, version=10)
-    write_model(repository, PRE_CONFIG + "version_policy { specific { versions: [1, 7] } }", {"model.py": PRE})
+    write_model(repository, CORE_CONFIG, {"model.py": CORE}, version=10)
+    write_model(repository, PRE_CONFIG + "version_policy { specific { versions: [1, 7] } }", {"model.py": CORE})
     write_model(repository, CHAIN_CONFIG)
     for folder in ("core/9", "core/0011", "core/notes", "pre/2", "chain/01"):
         (repository / folder).mkdir()
