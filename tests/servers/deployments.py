@@ -1,4 +1,4 @@
-"""What tests of server kinds share: a deployment of any kind, started and loaded without a session of pytest."""
+"""Deployments of any kind, started and loaded without a session of pytest."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Starts:
     """Starts deployments, and remembers the instances.
 
     Args:
-        log: Where they write.
-        timeout_seconds: For a start.
-        instances: Those that were started.
+        log: File of their output.
+        timeout_seconds: Time for a start.
+        instances: The started ones.
     """
 
     log: Path
@@ -44,7 +44,7 @@ class Starts:
 
     @contextmanager
     def start(self, kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> Iterator[Instance]:
-        """Be a ``Starter``."""
+        """Start a deployment, as a ``Starter``."""
         with started(
             kind, ask, environment={}, log=self.log, start_timeout_seconds=self.timeout_seconds, beside=beside
         ) as instance:
@@ -52,17 +52,17 @@ class Starts:
             yield instance
 
     def handle(self, kind: ServerKind) -> ServerHandle:
-        """A deployment of this kind."""
+        """A handle of a deployment of this kind."""
         return ServerHandle(kind, self.start)
 
 
 def loaded(
     target: Target, *, users: int = 4, seconds: float = 2.0, schedule: Schedule | None = None
 ) -> tuple[Start, list[Reason], Instance]:
-    """Start it, load it with a closed loop (or a schedule that ends by itself), end it.
+    """Start a target, load it with a closed loop (or a schedule that ends by itself), and end it.
 
     Returns:
-        What was measured, what is wrong with it, and what was loaded.
+        The measurement, its problems, and the loaded instance.
     """
     shape = LoadShape(Closed(users), seconds=seconds, warmup_seconds=0.5)
     if schedule is not None:
@@ -75,7 +75,7 @@ def loaded(
 
 
 def counted(instance: Instance, requests: int | None = None) -> Counters:
-    """What a server that counts has counted, when it is so many requests: some count an answer after they sent it."""
+    """Counters of a server at so many requests: some servers count an answer after they sent it."""
     found: list[Counters] = []
 
     def all_counted() -> bool:

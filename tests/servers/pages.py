@@ -1,4 +1,4 @@
-"""A real HTTP server on the loopback that shows the pages it is given, to what reads them."""
+"""A real HTTP server on the loopback that shows given pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Pages(ThreadingHTTPServer):
-    """The server; what it shows next may be set at any time.
+    """The server; its next page may be set at any time.
 
     Attributes:
         status: Status of each answer.
@@ -36,11 +36,11 @@ class Pages(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Its port."""
         return self.server_port
 
     def site(self, start_timeout_seconds: float = 120.0) -> Site:
-        """The same, as a server's adapter knows it."""
+        """Its site, as a server's adapter knows it."""
         return Site(Path(), {"http": self.server_port}, start_timeout_seconds=start_timeout_seconds)
 
 

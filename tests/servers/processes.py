@@ -1,4 +1,4 @@
-"""What tests share that look at processes of servers: where they listen, and that nothing is left of them."""
+"""Processes of servers: where they listen, and that nothing is left of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GONE_SECONDS = 20.0
 
 
 def descendants(pid: int) -> list[psutil.Process]:
-    """All below a process."""
+    """All processes below one."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -33,7 +33,7 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def listening(processes: Iterable[psutil.Process], kind: str = "tcp") -> set[tuple[str, int]]:
-    """Addresses and ports at which they listen."""
+    """Addresses and ports at which processes listen."""
     found = set()
     for process in processes:
         with suppress(psutil.Error):
@@ -43,7 +43,7 @@ def listening(processes: Iterable[psutil.Process], kind: str = "tcp") -> set[tup
 
 
 def running(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that are neither gone nor only waiting to be collected."""
+    """Processes that are neither gone nor only waiting to be collected."""
     found = []
     for process in processes:
         with suppress(psutil.Error):
@@ -53,7 +53,7 @@ def running(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def command_lines(processes: Iterable[psutil.Process]) -> str:
-    """What they run."""
+    """Command lines of processes."""
     lines = []
     for process in processes:
         with suppress(psutil.Error):
@@ -62,7 +62,7 @@ def command_lines(processes: Iterable[psutil.Process]) -> str:
 
 
 def check_all_end(processes: Iterable[psutil.Process], seconds: float = GONE_SECONDS) -> None:
-    """Fail where they run on after so long."""
+    """Fail if processes run on after so long."""
     deadline = time.monotonic() + seconds
     while (left := running(processes)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -75,7 +75,7 @@ def end_and_look(
     below: list[psutil.Process],
     folder: Path,
 ) -> None:
-    """End a process; of what ran below it no process, port, folder or shared memory may be left."""
+    """End a process; no process, port, folder or shared memory of what ran below it may be left."""
     ports, memory = listening(below), segments_of(below)
     process.send_signal(how)
     process.wait(60)
@@ -88,7 +88,7 @@ def end_and_look(
 
 
 def owner_killed(test: str, folder: Path, **arguments: object) -> list[int]:
-    """Kill a process that runs a test module's ``Project``; what the server's processes were.
+    """Kill a process that runs a test module's ``Project``, and return the pids of the server's processes.
 
     Neither they, nor their shared memory, nor anything in their folder for temporary files may be left.
     """

@@ -1,4 +1,4 @@
-"""What tests of servers that nobody starts here share: descriptions of any kind, and how remote ones are reached."""
+"""A factory of server descriptions without a session of pytest, which also reaches remote servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
 
 
 def start_of(timeout_seconds: float) -> Starter:
-    """What a session starts remote servers with."""
+    """Starter of remote servers in a session."""
 
     def start(kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
         assert isinstance(kind, RemoteServer)

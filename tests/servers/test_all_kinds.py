@@ -1,4 +1,4 @@
-"""All kinds of servers, described as a user describes them, under one load: the same answers, and honest counters."""
+"""Every kind of server, described as by a user, gives the same answers and honest counters under one load."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def litserve(make: ServerFactory, env: Env) -> Target:
 
 
 def one() -> Any:  # noqa: ANN401 -- an array
-    """What is doubled."""
+    """The number that is doubled."""
     import numpy as np
 
     return np.array([[21]], dtype=np.float32)
@@ -72,7 +72,7 @@ def torch(make: ServerFactory, env: Env) -> Target:
 
 
 def command(make: ServerFactory, env: Env) -> Target:
-    """A request to a command of which nothing is known; it is mosec, whose metrics are named."""
+    """A request to mosec, started as a command whose metrics are named."""
     options = ("--address=127.0.0.1", "--port={port}", "--path={folder}/mosec", "--namespace=mosec_service")
     names = MetricNames(batch_size="mosec_service_batch_size", requests="mosec_service_throughput")
     handle = make.command(["{python}", "mosec_app.py", *options], cwd=HERE, counters=names, env=env)
@@ -88,7 +88,7 @@ NEEDS = {"mosec": "mosec", "litserve": "litserve", "torch": "torch", "command": 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_of_server(kind: str, tmp_path: Path) -> None:
-    """It is as `check_server_kind` says; it batches, within a limit that is its own word, but for a command."""
+    """Each kind passes `check_server_kind` and batches, within the limit that it reports unless it is a command."""
     if kind in NEEDS:
         pytest.importorskip(NEEDS[kind])
     counts = tmp_path / "counts"
@@ -129,7 +129,7 @@ def test_fixtures(
 
 
 def test_each_fixture_describes_its_kind(tmp_path: Path) -> None:
-    """In a session of a user's."""
+    """Each server fixture of a user's session describes its own kind."""
     (tmp_path / "test_fixtures.py").write_text(FIXTURES)
     (tmp_path / "app.py").write_text("def build(): ...\n")
     (tmp_path / "models" / "m" / "1").mkdir(parents=True)

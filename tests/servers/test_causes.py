@@ -1,4 +1,4 @@
-"""Known ways in which servers fail to start are named before anything else that may help."""
+"""Known causes of failed starts are named before any other remedy."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from pytest_gpuserve.servers.triton import Triton
     ],
 )
 def test_a_known_cause_is_named(log: str, words: str) -> None:
-    """By what its log says, whatever stands around it."""
+    """A line of the log names the cause, whatever surrounds it."""
     assert words in likely_cause(f"starting\n{log}\nbye")
 
 
 @pytest.mark.parametrize("log", ["", "Traceback\nValueError: 42", "listening on port 8000", "loaded model resnet"])
 def test_nothing_is_made_up(log: str) -> None:
-    """What is not known has no cause."""
+    """A log without a known line has no cause."""
     assert likely_cause(log) == ""
 
 
 def test_the_cause_comes_first() -> None:
-    """Before the general advice, and once only."""
+    """The cause precedes the general advice, and is told once."""
     problem = ServerFailed("it ended", remedies=["read its log"], log_tail="CUDA out of memory")
     assert [line.partition(";")[0] for line in with_likely_cause(with_likely_cause(problem)).remedies] == [
         "likely cause: the GPU's memory is full",
@@ -53,5 +53,5 @@ def test_the_cause_comes_first() -> None:
 
 
 def test_each_kind_has_its_setting_for_the_gpu() -> None:
-    """By its name, so that a server that does not use the GPU is told what to check."""
+    """Every kind names the setting to check if its server does not use the GPU."""
     assert {kind.name for kind in (LitServe, Mosec, PyTriton, TorchWorker, Triton)} == set(GPU_SETTINGS)

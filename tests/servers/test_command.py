@@ -1,4 +1,4 @@
-"""A command in another checkout, or with another interpreter: it is another server there, or it is refused."""
+"""A command in another checkout, or with another interpreter, is another server or is refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command(sides: Relocation, *argv: str, python: str = sys.executable) -> Comm
 
 
 def test_a_script_of_the_checkout_is_the_other_ones(sides: Relocation) -> None:
-    """It is started in the other folder, and is the same workload."""
+    """A script of the checkout is started in the other folder, and is the same workload."""
     assert sides.worktree is not None
     one = command(sides, "./serve.sh")
     other = one.relocated(sides)
@@ -50,7 +50,7 @@ def test_a_script_of_the_checkout_is_the_other_ones(sides: Relocation) -> None:
 
 @pytest.mark.parametrize("absolute", [True, False])
 def test_a_program_that_is_built_is_refused(sides: Relocation, *, absolute: bool) -> None:
-    """Git does not have it, and with the one of this checkout on both sides nothing would ever be slower."""
+    """Git does not have a built program, and this checkout's own in both builds would never be slower."""
     program = str(sides.checkout / BUILT) if absolute else BUILT
     with pytest.raises(NotInRevision, match=f"main has no {BUILT}") as caught:
         command(sides, program).relocated(sides)
@@ -58,14 +58,14 @@ def test_a_program_that_is_built_is_refused(sides: Relocation, *, absolute: bool
 
 
 def test_a_program_of_a_virtual_environment_is_shared(sides: Relocation) -> None:
-    """What it imports is told by the folder that it is started in."""
+    """A program of a virtual environment is shared; its working folder is the other checkout's."""
     other = command(sides, ".venv/bin/uvicorn", "app:app").relocated(sides)
     assert other.argv[0] == str(sides.checkout / ".venv/bin/uvicorn")
     assert other.cwd == sides.worktree
 
 
 def test_another_interpreter_is_that_of_a_command_that_names_it(sides: Relocation) -> None:
-    """By ``{python}``, and not by ``python=``; without that both sides would be the same server, and never slower."""
+    """``{python}`` in a command is the other interpreter; a command without it would be the same server."""
     assert sides.worktree is not None
     link = sides.worktree / "python"
     link.symlink_to(sys.executable)

@@ -1,4 +1,4 @@
-"""Arguments of the server fixtures as a user may type them: what is wrong is told before anything is started."""
+"""Wrong arguments of the server fixtures are told before anything is started."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ SECRET = "hf_abcdefghijkl"
         ("mosec", {"args": 2}, "a int"),
         ("mosec", {"env": {"OMP_NUM_THREADS": 1}}, "'OMP_NUM_THREADS' is not text"),
         ("mosec", {"env": {"A=B": "1"}}, "'A=B' is not a valid name"),
-        ("mosec", {"env": {1: "1"}}, "1 is not a valid name"),
         ("mosec", {"env": ["A=B"]}, "takes a dict"),
         ("mosec", {"start_timeout": 0}, "above 0, not 0"),
-        ("mosec", {"start_timeout": "60"}, "above 0, not '60'"),
         ("mosec", {"start_timeout": float("nan")}, "above 0, not nan"),
         ("mosec", {"start_timeout": True}, "above 0, not True"),
         ("mosec", {"sizes": [1, 2]}, '"--sizes"'),
@@ -50,21 +48,19 @@ SECRET = "hf_abcdefghijkl"
         ("command", {"counters": "vlm"}, "'vllm'"),
         ("command", {"ready": "health"}, 'ready="/health"'),
         ("command", {"cwd": "nowhere"}, "nowhere does not exist"),
-        ("command", {"env": {"PORT": 8000}}, "'PORT' is not text"),
         ("remote", {"url": "127.0.0.1:8000"}, "help: http://HOST:PORT"),
         ("remote", {"url": None}, "takes a URL as text, not a NoneType"),
         *(("remote", {"url": url}, url) for url in ("http://h/path", "grpc://h:1/a/b", "nonsense")),
         ("remote", {"ca_file": "ca.pem"}, "only with TLS"),
         ("remote", {"grpc_port": "8001"}, "not '8001'"),
         ("remote", {"metrics_port": 1 << 16}, "not 65536"),
-        ("remote", {"counters": ["items"]}, "takes MetricNames"),
         *(("triton", {name: "docker"}, "not one text") for name in ("models", "args")),
         ("torch_worker", {"args": ["--width=64"]}, "keyword arguments"),
         ("pytriton", {"model": ""}, "model= is empty"),
     ],
 )
 def test_what_cannot_be_an_argument_is_told(fixture: str, arguments: dict[str, Any], words: str) -> None:
-    """By the fixture's name or the argument's, and with what it should be; secrets of a command are not repeated."""
+    """The error names the fixture or argument and the right form, and repeats no secret of a command."""
     first: dict[str, dict[str, Any]] = {
         "mosec": {"app": APP},
         "command": {"argv": COMMAND},
@@ -82,7 +78,7 @@ def test_what_cannot_be_an_argument_is_told(fixture: str, arguments: dict[str, A
 def test_an_interpreter_is_found_beside_the_test_file_or_along_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the working folder nor that of the app has a say in it, and a link of a virtual environment is kept."""
+    """``python=`` ignores the working folder and the app's, and keeps a link of a virtual environment."""
     (tmp_path / "some-python").symlink_to(sys.executable)
     beside = os.path.relpath(tmp_path / "some-python", Path(__file__).parent)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -94,7 +90,7 @@ def test_an_interpreter_is_found_beside_the_test_file_or_along_the_path(
 
 
 def test_a_path_is_an_argument_that_moves() -> None:
-    """As text, which is what finds its place in another checkout; so do the words of a command."""
+    """A path becomes text, which is found again in another checkout; so do the words of a command."""
     kind = UNTYPED.mosec(APP, weights=Path("/data/w.pt")).kind
     assert isinstance(kind, Mosec)
     assert kind.app.arguments == {"weights": "/data/w.pt"}
@@ -107,14 +103,14 @@ def test_a_path_is_an_argument_that_moves() -> None:
 
 @pytest.mark.parametrize("measured", ["cuda", "cpu"])
 def test_a_torch_worker_takes_the_device_that_is_measured(measured: str) -> None:
-    """Unless it is told otherwise."""
+    """A torch worker computes on the measured device unless ``device=`` names another."""
     factory = replace(FACTORY, torch_device=measured)
     made = [factory.torch_worker(f"{APP}:make", device=device).kind for device in (None, "cuda:1")]
     assert [kind.device for kind in made if isinstance(kind, TorchWorker)] == [measured, "cuda:1"]
 
 
 def test_secrets_of_a_server_are_in_no_baseline_and_no_traceback() -> None:
-    """Pytest shows the arguments of a test that fails; a baseline has hashes of variables and of such options."""
+    """A handle's repr and its workload, which pytest and baselines show, contain no secret."""
     app = FACTORY.mosec(APP, env={"HF_TOKEN": SECRET}, api_key=SECRET)
     command = FACTORY.command([*COMMAND, "--api-key", SECRET], env={"HF_TOKEN": SECRET})
     for handle in (app, command):
@@ -128,7 +124,7 @@ def test_secrets_of_a_server_are_in_no_baseline_and_no_traceback() -> None:
 
 
 def test_where_there_is_no_grpc_is_told() -> None:
-    """A remote server may have it, at a port that has to be named."""
+    """A server without gRPC refuses ``grpc=True``, and the error names ``grpc_port=``."""
     for handle in (FACTORY.mosec(APP), FACTORY.remote("http://h")):
         with pytest.raises(UsageProblem, match="speaks no gRPC") as caught:
             handle.infer({"x": [[1.0]]}, model="m", grpc=True)
@@ -136,13 +132,13 @@ def test_where_there_is_no_grpc_is_told() -> None:
 
 
 def test_what_is_no_kind_of_server_is_told() -> None:
-    """What a kind has and this lacks is named, before anything is started."""
+    """An object that is not a kind of server is refused with the attributes that it lacks."""
     with pytest.raises(UsageProblem, match=r"str is not a kind of server\n  found: it lacks default_model, health"):
         FACTORY.deploy("serve app.py")  # type: ignore[arg-type]
 
 
 def test_names_of_metrics_are_checked() -> None:
-    """Those that would never match, and those that would be counted as something else."""
+    """Names that never match, and names that would be counted as something else, are refused."""
     good = MetricNames(items="a", batches="b")
     wrong_ones: list[dict[str, Any]] = [
         {"items": ""},

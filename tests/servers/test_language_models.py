@@ -1,4 +1,4 @@
-"""Servers of language models: their counters by the name of the engine, their models, and a load of prompts."""
+"""Servers of language models: counters by the engine's name, models, and a load of prompts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.servers.somebody import FACTORY
 
 
 def histogram(name: str, labels: str, total: float, count: int) -> str:
-    """A histogram as Prometheus' client shows it."""
+    """A histogram as Prometheus' client writes it."""
     return "".join(
         f"{name}_{part}{{{labels}{edge}}} {value}\n"
         for part, edge, value in [("bucket", 'le="8"', count), ("bucket", 'le="+Inf"', count), ("sum", "", total)]
@@ -61,7 +61,7 @@ PAGES = {
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_counters_by_the_name_of_the_engine(engine: str) -> None:
-    """Of a page as the engine shows it: what it counts, and of tallies only those that this version of it shows."""
+    """An engine's own page gives its counts, and only the tallies that it shows."""
     counters = ENGINES[engine].read(PAGES[engine])
     counted = engine in {"vllm", "llama.cpp", "tgi"}
     assert (counters.items, counters.batches, counters.counts_batches) == (
@@ -101,13 +101,13 @@ def test_models_are_settings(status: int, body: bytes, settings: dict[str, str])
 
 
 def test_a_server_that_does_not_list_its_models_in_time_is_told() -> None:
-    """By the path."""
+    """The error names the path."""
     with pytest.raises(ServerFailed, match="/v1/models"):
         ENGINES["vllm"].read_models(Site(Path(), {"http": free_port()}))
 
 
 def test_a_load_of_prompts(tmp_path: Path) -> None:
-    """It begins when one token has come; models are read back, tokens are counted, and no prompt comes twice."""
+    """A load begins after one token; models are read back, tokens are counted, and no prompt comes twice."""
     kind = FACTORY.command(["{python}", str(HERE / "model_server.py"), "{port}"], counters="llama.cpp").kind
     assert isinstance(kind, CommandServer)
     target = Starts(tmp_path / "log").handle(kind).chat(prompts(3, output_tokens=5))

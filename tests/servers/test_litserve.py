@@ -1,4 +1,4 @@
-"""LitServe's counts: what is put before a model, what counts answers, and what is read of both."""
+"""LitServe's counts of predictions and answers, and how they are read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ API = {
 
 
 class Batches:
-    """What LitServe calls of an API before it predicts."""
+    """The part of an API that LitServe calls before it predicts."""
 
     def batch(self, inputs: list[str], context: object = None) -> list[str]:
         """Add the context, if there is one."""
@@ -62,7 +62,7 @@ class Later(Batches):
 
 
 class LaterStreams(Batches):
-    """The same, as an asynchronous stream."""
+    """An API whose ``predict`` is an asynchronous stream."""
 
     async def predict(self, x: list[str]) -> AsyncIterator[str]:
         """Give away one after the other."""
@@ -72,7 +72,7 @@ class LaterStreams(Batches):
 
 @pytest.fixture
 def count(tmp_path: Path) -> Callable[[Batches], tuple[Any, Callable[[], dict[int, int]]]]:
-    """Count a model; it, and what tells how many executions of each size there were."""
+    """Count a model; it, and a function that tells the number of executions of each size."""
 
     def counted(model: Batches) -> tuple[Any, Callable[[], dict[int, int]]]:
         count_predictions(model, Tally(tmp_path / "a.tally", 8))
@@ -82,7 +82,7 @@ def count(tmp_path: Path) -> Callable[[Batches], tuple[Any, Callable[[], dict[in
 
 
 def test_coroutines_and_asynchronous_streams_are_counted(count: Callable[[Batches], Any]) -> None:
-    """Each stays what LitServe looks at; a stream counts at its end, and one that is given up does not count."""
+    """A counted ``predict`` stays a coroutine or stream; a stream counts at its end, and an abandoned one does not."""
     model, sizes = count(Later())
     assert inspect.iscoroutinefunction(model.predict)
     assert (asyncio.run(model.predict(["a"])), sizes()) == (["a"], {1: 1})
@@ -107,7 +107,7 @@ def test_coroutines_and_asynchronous_streams_are_counted(count: Callable[[Batche
     [({"0": "ready", "1": "ready"}, 200), ({"0": "ready", "1": "starting"}, 503), ({"0": "error"}, 503), ({}, 503)],
 )
 def test_it_is_ready_when_all_workers_are(tmp_path: Path, states: dict[str, str], status: int) -> None:
-    """LitServe itself answers when the first worker is set up."""
+    """The server is ready when all workers are; LitServe itself answers after the first."""
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -119,14 +119,14 @@ def test_it_is_ready_when_all_workers_are(tmp_path: Path, states: dict[str, str]
 
 
 def say(folder: Path, **apis: object) -> None:
-    """What a server says of how it is set up."""
+    """Write what a server reports of its setup."""
     facts = {"version": "0.2.19", "server": {"devices": "cpu"}}
     write_facts(folder / FACTS, {**facts, "apis": {f"/{name}": api for name, api in apis.items()}})
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """A start of a server that has said how it is set up."""
+    """A start of a server that has reported its setup."""
     (tmp_path / "litserve").mkdir()
     say(tmp_path / "litserve", predict=API)
     return Site(tmp_path, {"http": 1})
@@ -173,7 +173,7 @@ def test_each_api_is_a_part(site: Site, tmp_path: Path) -> None:
 
 
 def test_what_does_not_count_is_not_counted(site: Site, tmp_path: Path) -> None:
-    """A server without its counter is not one that batches nothing; nobody knows what a loop of one's own calls so."""
+    """A missing counter is an error; a user's own loop has no counters."""
     http_process(site, 1)
     with pytest.raises(ServerFailed, match="its workers do not count"):
         read(site, tmp_path)
@@ -189,7 +189,7 @@ def test_what_does_not_count_is_not_counted(site: Site, tmp_path: Path) -> None:
 @example(about=b"0", tally=b"")
 @given(about=st.binary(max_size=60), tally=st.binary(max_size=60))
 def test_damaged_counts_are_a_typed_error(about: bytes, tally: bytes) -> None:
-    """Whatever the files contain, they are refused; a good description does not help a bad tally."""
+    """Any other content of the files is refused; a good description does not help a bad tally."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "litserve"
         folder.mkdir()
@@ -205,7 +205,7 @@ def test_damaged_counts_are_a_typed_error(about: bytes, tally: bytes) -> None:
 
 
 def test_settings_are_those_of_the_workers(site: Site, tmp_path: Path) -> None:
-    """Equal values are equal however they were written; a worker that started anew shows, and so do two that differ."""
+    """Equal values are equal in any form; a restarted worker shows, and so do two that differ."""
     for _ in range(3):
         worker(site)
     found = kind(tmp_path, max_batch_size="16", batch_timeout=1e-2, workers=2).read_settings(site)

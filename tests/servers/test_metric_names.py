@@ -1,4 +1,4 @@
-"""The counters of a server by the names of its Prometheus metrics."""
+"""Counters of a server by the names of its Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ itemss_total oops
 
 
 def test_counters_are_found_by_their_names() -> None:
-    """Summed over what no label fixes; with or without the suffix that a library adds."""
+    """Values are summed over labels that are not fixed, with or without a library's suffix."""
     of_a = {"model": "a"}
     names = MetricNames(items="items_total", batches="runs", requests="runs_total", pending="waiting", labels=of_a)
     assert names.read(PAGE) == Counters(items=40, batches=12, requests=12, pending=3)
@@ -80,7 +80,7 @@ def test_the_exact_name_goes_first() -> None:
     ],
 )
 def test_what_is_named_has_to_be_a_count(name: str, said: str, help_: str) -> None:
-    """What is not a number, less than nothing, or seconds, is told and not rounded."""
+    """A named metric that is not a number, negative, or in seconds is an error."""
     with pytest.raises(ServerFailed, match=said) as caught:
         MetricNames(items=name, batches="runs").read(PAGE)
     assert caught.value.remedies
@@ -88,7 +88,7 @@ def test_what_is_named_has_to_be_a_count(name: str, said: str, help_: str) -> No
 
 
 def test_a_name_that_is_not_there_is_told_with_those_that_are() -> None:
-    """Of the samples with the labels; a label that none has leaves nothing."""
+    """The error lists the metrics with the labels; an unknown label leaves none."""
     with pytest.raises(ServerFailed, match="no metric item") as caught:
         MetricNames(items="item", batches="runs", labels={"model": "a"}).read(PAGE)
     assert "items_total" in caught.value.found
@@ -99,7 +99,7 @@ def test_a_name_that_is_not_there_is_told_with_those_that_are() -> None:
 
 
 def test_a_server_that_counts_no_executions_has_none() -> None:
-    """Its requests and times are known, and no batches: that is not the same as none executed."""
+    """Without a metric of batches requests and times are known, and batches are unknown, not zero."""
     names = MetricNames(requests="runs", stages={COMPUTE: "took"})
     assert names.read(PAGE) == Counters(0, 0, stages={COMPUTE: StageTime(1.5, 12)}, requests=12, counts_batches=False)
     assert not counted_between(names.read(PAGE), names.read(PAGE)).counts_batches
@@ -107,13 +107,13 @@ def test_a_server_that_counts_no_executions_has_none() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"items": "a"}, {"batches": "b", "requests": "c"}, {"pending": "d"}])
 def test_names_that_tell_nothing_are_told(given: dict[str, Any]) -> None:
-    """Items need batches, and something has to be counted."""
+    """Items need batches, and at least one metric has to be counted."""
     with pytest.raises(UsageProblem, match="items= and batches="):
         MetricNames(**given)
 
 
 def test_the_same_metric_of_another_model_may_hold_anything() -> None:
-    """Labels choose what is judged."""
+    """Only samples with the given labels are checked."""
     names = MetricNames(items="items", batches="runs", labels={"model": "a"})
     page = 'items{model="b"} -1\nitems{model="a"} 4\nruns{model="a"} 2\nruns{model="b"} NaN\n'
     assert names.read(page) == Counters(items=4, batches=2)
@@ -121,7 +121,7 @@ def test_the_same_metric_of_another_model_may_hold_anything() -> None:
 
 @pytest.mark.parametrize("line", ["items oops", "items{", "items", "items -1", "items NaN", 'items{a="b"'])
 def test_a_line_of_a_named_metric_has_to_be_right(line: str) -> None:
-    """It is told with the metric, not passed over."""
+    """A malformed line of a named metric is an error that names the metric."""
     with pytest.raises(ServerFailed, match="items") as caught:
         MetricNames(items="items", batches="runs").read(f"runs 1\n{line}\n")
     assert "Traceback" not in str(caught.value)
@@ -136,7 +136,7 @@ def test_a_bucket_has_to_be_right(bucket: str) -> None:
 
 @pytest.mark.parametrize("page", ["<html><body>Not here</body></html>", "", "garbage"])
 def test_a_page_without_metrics_is_shown(page: str) -> None:
-    """Its begin says what answered in place of a metrics page."""
+    """The error has the begin of the page."""
     with pytest.raises(ServerFailed, match="no metric items") as caught:
         MetricNames(items="items", batches="runs").read(page)
     assert page[:20] in caught.value.found
@@ -145,7 +145,7 @@ def test_a_page_without_metrics_is_shown(page: str) -> None:
 @settings(deadline=None, max_examples=300)
 @given(text=st.text(st.sampled_from('abc_{}",=# \\\n\t01.e+-N\x00é'), max_size=40))
 def test_no_page_is_a_crash(text: str) -> None:
-    """Any text is counts, or a failure that is told."""
+    """Any text gives counts or a typed error."""
     names = MetricNames(items="a", batches="b", batch_size="")
     with suppress(ServerFailed):
         assert names.read(f"{text}\na 3\nb 2\n").items >= 0

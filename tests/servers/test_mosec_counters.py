@@ -1,4 +1,4 @@
-"""mosec's batching counters, scraped from a real HTTP server on the loopback."""
+"""mosec's batching counters, read from its metrics page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "mosec_service_batch_size"
 
 
 def stage_lines(stage: str, worker: int, sizes: dict[str, int], items: int) -> str:
-    """What mosec shows of one worker of a stage; ``sizes`` are batches of each bucket."""
+    """Lines of one worker of a stage; ``sizes`` are batches of each bucket."""
     total = 0
     labels = f'stage="{stage}",worker="{worker}"'
     lines = []
@@ -82,12 +82,12 @@ def counters(page: str, stage: str | None = None, sizes: dict[str, int] | None =
     ],
 )
 def test_a_stage_is_counted(page: str, stage: str | None, sizes: dict[str, int], expected: Counters) -> None:
-    """Items, batches, requests that were answered well; each batch's size by the upper edge of its bucket."""
+    """A stage has items, batches, good requests, and each batch's size by its bucket's upper edge."""
     assert counters(page, stage, sizes) == expected
 
 
 def test_a_stage_that_does_not_batch_is_counted_by_its_executions() -> None:
-    """Named, or the last one of a pipeline without batches: mosec has no histogram of it, but times it."""
+    """A named stage, or the last one of a pipeline, without a histogram of batches is counted by its times."""
     alone = {"Preprocess_1": 1, "Inference_2": 1}
     found = counters(TIMES, None, alone)
     assert (found.items, found.batches, found.batch_sizes) == (12, 12, {"1": 12})
@@ -96,14 +96,14 @@ def test_a_stage_that_does_not_batch_is_counted_by_its_executions() -> None:
 
 
 def test_a_stage_that_is_not_there_is_told() -> None:
-    """With those that are."""
+    """The error lists the stages that there are."""
     with pytest.raises(ServerFailed, match="no stage 'Inference_3'") as caught:
         counters(TWO_STAGES, "Inference_3", BOTH)
     assert "its stages: Preprocess_1, Inference_2, Decode_10, Postprocess_11" in str(caught.value)
 
 
 def test_times_are_named_by_what_they_are() -> None:
-    """Whole requests, the counted stage over its workers, how its batches formed, and the other stages each."""
+    """Times are whole requests, the counted stage over its workers, forming batches, and each other stage."""
     page = HEAD + stage_lines("Inference_2", 1, {"8.0": 12}, 65) + TIMES
     assert counters(page, None, {"Preprocess_1": 1, "Inference_2": 8}).stages == {
         SERVER: StageTime(1.5, 65),

@@ -1,4 +1,4 @@
-"""A real mosec under pytest, and pytest killed: nothing is left."""
+"""Nothing is left of a real mosec whose pytest is killed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def temporary() -> Iterator[Path]:
 
 
 def command(project: Path, temporary: Path) -> dict[str, Any]:
-    """Pytest in the project, as ``Popen`` takes it."""
+    """Arguments of ``Popen`` that run pytest in the project."""
     environment = {name: value for name, value in os.environ.items() if name not in {"CI", "PYTEST_ADDOPTS"}}
     environment |= {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(temporary), LOCKS_VARIABLE: str(project)}
     # To start other installed plugins takes a third of a run.
@@ -57,10 +57,11 @@ def command(project: Path, temporary: Path) -> dict[str, Any]:
     return {"args": [sys.executable, "-m", "pytest", *plugins], "cwd": project, "env": environment}
 
 
-@pytest.mark.parametrize("moment", ["start-up", "load"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("moment", "how"), [("start-up", signal.SIGINT), ("load", signal.SIGINT), ("load", signal.SIGKILL)]
+)
 def test_nothing_is_left_of_a_killed_pytest(project: Path, temporary: Path, moment: str, how: signal.Signals) -> None:
-    """Five seconds after the end of pytest there is no process, no port, no shared memory and no folder of it."""
+    """Five seconds after its end no process, port, shared memory or folder of pytest is left."""
     words = "app.py" if moment == "start-up" else "pytest_gpuserve.load.engine"
     null = subprocess.DEVNULL
     with subprocess.Popen(**command(project, temporary), stdout=null, stderr=null, start_new_session=True) as process:
@@ -76,7 +77,7 @@ def test_nothing_is_left_of_a_killed_pytest(project: Path, temporary: Path, mome
 
 
 def test_a_long_temporary_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where mosec's sockets would not fit into TMPDIR, that is said, with what helps, before mosec fails on it."""
+    """A TMPDIR too long for mosec's sockets is an error with a remedy before mosec starts."""
     long = tmp_path / ("x" * 60)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))

@@ -1,4 +1,4 @@
-"""A server that somebody else runs: it is loaded, and left as it is."""
+"""A remote server is loaded and left as it is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def somebody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    """It, for all tests that leave it as it is."""
+    """A running server, for all tests that leave it as it is."""
     folder = tmp_path_factory.mktemp("somebody")
     kind = CommandServer(("{python}", str(HERE / "model_server.py"), "{port}"), folder, "here", sys.executable)
     with Starts(folder / "log").handle(kind).post("/infer", body=b"fox").started() as instance:
@@ -39,7 +39,7 @@ def somebody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
 
 
 def test_nobody_there_is_told() -> None:
-    """At the deadline, with what was seen."""
+    """The error at the deadline has the last observation."""
     remote = FACTORY.remote(f"http://127.0.0.1:{free_port()}", start_timeout=0.5)
     with pytest.raises(ServerFailed, match="was not ready in") as caught, remote.get("/").started():
         pass
@@ -48,7 +48,7 @@ def test_nobody_there_is_told() -> None:
 
 
 def test_counters_that_cannot_be_reached_are_told(somebody: Instance) -> None:
-    """Counters that were promised and are not there are an error, not a run without a ratio."""
+    """Named counters that are missing are an error, not a run without a ratio."""
     names = MetricNames(items="nv_count", batches="nv_exec")
     remote = FACTORY.remote(f"http://127.0.0.1:{somebody.site.port}", counters=names)
     _, (problem,), _ = loaded(remote.post("/infer", body=b"fox", expect=b"FOX"))
@@ -58,9 +58,9 @@ def test_counters_that_cannot_be_reached_are_told(somebody: Instance) -> None:
 
 
 def test_somebody_elses_machine_has_no_processes_here(somebody: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who listens on the same port here is no part of a server elsewhere: what it computes disturbs the measurement.
+    """A local listener on a remote server's port does not belong to it, so its work disturbs the measurement.
 
-    The loopback is here; an address that is reserved for examples (RFC 5737), and a name that nobody has, are not.
+    The loopback is here; an example's address (RFC 5737) and an unknown name are not.
     """
     remote = FACTORY.remote(f"http://127.0.0.1:{somebody.site.port}").post("/infer", body=b"fox")
     hosts = ("localhost", "127.0.0.9", "192.0.2.1", "nobody.invalid")
@@ -74,7 +74,7 @@ def test_somebody_elses_machine_has_no_processes_here(somebody: Instance, monkey
 
 
 def test_a_certificate_is_checked(tmp_path: Path) -> None:
-    """An unknown authority is refused before anything is loaded, and named certificates make it known."""
+    """An unknown authority is refused before the load; ``ca_file=`` makes it known."""
     certificates = make_certificates(tmp_path)
     with serving(certificate=certificates.server_file) as server:
         url = f"https://localhost:{server.port}"
@@ -88,7 +88,7 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
 
 
 def test_a_path_to_no_certificates_is_told(tmp_path: Path) -> None:
-    """Where it leads, and before anybody is asked."""
+    """A missing ``ca_file=`` is an error that names the path, before any request."""
     remote = FACTORY.remote("https://127.0.0.1:1", ca_file=tmp_path / "nothing.pem")
     with pytest.raises(UsageProblem, match="cannot be read") as caught, remote.get("/").started():
         pass
@@ -96,14 +96,14 @@ def test_a_path_to_no_certificates_is_told(tmp_path: Path) -> None:
 
 
 def test_it_is_the_same_on_both_sides(tmp_path: Path) -> None:
-    """A revision has no other one, and the way to compare two is named."""
+    """A remote server cannot be compared with a revision, and the error names ``duel``."""
     with pytest.raises(NotInRevision, match="same in both builds") as caught:
         FACTORY.remote("http://127.0.0.1:1").kind.relocated(Relocation(tmp_path))
     assert "duel(" in caught.value.remedies[0]
 
 
 def refusal(url: object, **arguments: object) -> str:
-    """What is said of it."""
+    """The text of a refusal."""
     with pytest.raises(UsageProblem) as caught:
         UNTYPED.remote(url, **arguments)
     return str(caught.value)
@@ -116,7 +116,7 @@ def refusal(url: object, **arguments: object) -> str:
     scheme=st.sampled_from(["http://", "https://", "", "grpc://", "http:/"]),
 )
 def test_no_password_of_a_url_is_shown(before: str, after: str, scheme: str) -> None:
-    """Whatever signs it is made of, and wherever the URL is wrong besides; a query may be a secret too."""
+    """Whatever else is wrong with a URL, neither its password nor its query is shown."""
     secret = "hunter2secret"
     for url in (f"{scheme}me:{before}{secret}{after}@h:1", f"{scheme}h:1/?{secret}{after}"):
         assert secret not in refusal(url)

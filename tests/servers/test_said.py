@@ -1,4 +1,4 @@
-"""What a server answered stands in errors without the secrets that it may repeat, wherever the text is cut."""
+"""A server's answer appears in errors without the secrets that it may repeat."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ known_to = pytest.mark.parametrize(
 """The request has the token among its headers, or the server among its variables."""
 
 
-def bodies(most: int) -> Iterator[bytes]:
-    """Answers with a secret across and behind the place at which a text of so many characters ends."""
-    for before in (most - len(SECRET), most - 5, most):
-        yield b"x" * before + SECRET.encode() + b" and more"
+def answer(most: int) -> bytes:
+    """An answer with a secret across the end of a text of so many characters; `test_logs.py` has all places of it."""
+    return b"x" * (most - 5) + SECRET.encode() + b" and more"
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def page() -> Iterator[Pages]:
 
 @contextmanager
 def unsaid() -> Iterator[None]:
-    """A failure whose text has nothing of the token."""
+    """A failure whose text has no part of the token."""
     with pytest.raises(ServerFailed) as caught:
         yield
     assert "hf_" not in str(caught.value)
@@ -54,16 +53,16 @@ def unsaid() -> Iterator[None]:
 
 @known_to
 def test_a_probe_that_is_not_content_tells_no_secret(page: Pages, ask: Ask, known: dict[str, str]) -> None:
-    """Neither one that it sent, nor one of the server's variables; a short answer is shown whole."""
+    """A probe shows neither a secret that it sent nor one of the server's variables; a short answer is shown whole."""
     page.status = 503
     patience = Patience(Deadline.after(10.0))
     request = Ask("GET", "/", b"", ask.headers)
     probe = http_probe("127.0.0.1", page.port, request, patience=patience, environment=known)
-    for page.body in bodies(SHOWN_CHARACTERS):
-        seen = probe()
-        assert seen is not None
-        assert "answered status 503" in seen.reason
-        assert "hf_" not in seen.reason
+    page.body = answer(SHOWN_CHARACTERS)
+    seen = probe()
+    assert seen is not None
+    assert "answered status 503" in seen.reason
+    assert "hf_" not in seen.reason
     page.body = b"loading\n"
     seen = probe()
     assert seen is not None
@@ -72,37 +71,35 @@ def test_a_probe_that_is_not_content_tells_no_secret(page: Pages, ask: Ask, know
 
 @known_to
 def test_a_status_is_told_without_secrets(ask: Ask, known: dict[str, str]) -> None:
-    """Whether the model only fails, or the server refuses; a server that is still starting is waited for."""
+    """Secrets are masked if the model fails or the server refuses; a server that still starts is waited for."""
     process: Any = SimpleNamespace(command=SimpleNamespace(env=known), tail=lambda: "")
-    for body in bodies(SHOWN_CHARACTERS):
-        readiness = Readiness("mosec", ask, process, 1.0)
-        assert readiness.accept(503, body, "") == readiness.accept(500, body, "") == "the model does not answer yet"
-        readiness.failing[0] -= 1.0
-        for status in (500, 404):
-            with unsaid():
-                readiness.accept(status, body, "")
+    readiness, body = Readiness("mosec", ask, process, 1.0), answer(SHOWN_CHARACTERS)
+    assert readiness.accept(503, body, "") == readiness.accept(500, body, "") == "the model does not answer yet"
+    readiness.failing[0] -= 1.0
+    for status in (500, 404):
+        with unsaid():
+            readiness.accept(status, body, "")
 
 
 def test_an_answer_is_told_without_the_secrets_of_this_process(page: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that somebody else started has no variables that are known but ours; nor has Triton where it is asked.
+    """For a remote server and for Triton's API the variables of this process are masked.
 
-    Its answer may be an error, no JSON, or JSON but no list of models.
+    The answer may be an error, text, or JSON that is not a list of models.
     """
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    for body in bodies(SHOWN_CHARACTERS):
+    page.body = answer(SHOWN_CHARACTERS)
+    with unsaid():
+        Readiness("remote", UNHEADED, None, 1.0).accept(404, page.body, "")
+    for page.status in (500, 200):
         with unsaid():
-            Readiness("remote", UNHEADED, None, 1.0).accept(404, body, "")
-        for page.status in (500, 200):
-            page.body = body
-            with unsaid():
-                query_triton(page.site(), "/v2")
-        page.body = b'["%s"]' % body
-        with unsaid():
-            read_configs(page.site())
+            query_triton(page.site(), "/v2")
+    page.body = b'["%s"]' % page.body
+    with unsaid():
+        read_configs(page.site())
 
 
 def test_the_names_of_metrics_are_listed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a name is no name, and the half of a secret could not be masked by who knows it."""
+    """The list ends between two names, because half a secret could not be masked."""
     monkeypatch.setenv("A_TOKEN", "metric_0012_of_many")
     names = [f"metric_{number:04}_of_many" for number in range(100)]
     with pytest.raises(ServerFailed) as caught:

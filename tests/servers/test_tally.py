@@ -27,7 +27,7 @@ EXECUTIONS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 10**12)), max
 @settings(max_examples=50)
 @given(executions=EXECUTIONS)
 def test_what_is_added_is_read(executions: list[tuple[int, int]]) -> None:
-    """Executions, items, time and sizes are those that were added; sizes beyond the places are in the sums alone."""
+    """Executions, items, time and sizes are the added ones; sizes beyond the places are in the sums alone."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.tally"
         tally = Tally(path, 8)
@@ -54,7 +54,7 @@ while True:
 
 
 def test_an_execution_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
-    """While another process counts more often than any model, the numbers always fit together, and they rise."""
+    """While another process counts faster than any model, numbers always fit together, and rise."""
     path = tmp_path / "a.tally"
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
         try:
@@ -71,7 +71,7 @@ def test_an_execution_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_died_in_the_middle_holds_up_nobody(tmp_path: Path) -> None:
-    """A tally whose last change was never finished is read as it is."""
+    """A tally whose last change was not finished is read as it is."""
     path = tmp_path / "a.tally"
     Tally(path, 2).executed(2, 5)
     octets = bytearray(path.read_bytes())
@@ -84,7 +84,7 @@ def test_a_writer_that_died_in_the_middle_holds_up_nobody(tmp_path: Path) -> Non
 @example(MAGIC.to_bytes(WORD, sys.byteorder) + bytes(4 * WORD))
 @given(octets=st.binary(max_size=100))
 def test_another_file_is_no_tally(octets: bytes) -> None:
-    """What does not begin and end as a tally is refused."""
+    """A file that does not begin and end like a tally is refused."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.tally"
         path.write_bytes(octets)
@@ -93,7 +93,7 @@ def test_another_file_is_no_tally(octets: bytes) -> None:
 
 
 def test_a_tally_is_its_writers_alone(tmp_path: Path) -> None:
-    """Nobody else may write it, and a second writer cannot take its place."""
+    """Only its owner may write a tally, and nothing else is left beside it."""
     Tally(tmp_path / "a.tally", 1)
     assert (tmp_path / "a.tally").stat().st_mode & 0o077 == 0
     assert [path.name for path in tmp_path.iterdir()] == ["a.tally"]

@@ -1,4 +1,4 @@
-"""Configurations are read by Triton's own schema, and what they ask for stands in the words of what a server uses."""
+"""Configurations are read by Triton's own schema, and requested settings have the words of used ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BATCHED = "max_batch_size: 8 dynamic_batching { preferred_batch_size: [4, 8] max
 
 
 def used(text: str) -> dict[str, str]:
-    """What a server says that uses just this configuration."""
+    """Settings that a server reports with just this configuration."""
     answer: dict[str, Any] = json_format.MessageToDict(
         parse_config(text, ORIGIN), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
@@ -36,7 +36,7 @@ def used(text: str) -> dict[str, str]:
 
 
 def asked(text: str) -> dict[str, str]:
-    """What this configuration asks for."""
+    """Settings that this configuration requests."""
     return requested_settings(parse_config(text, ORIGIN))
 
 
@@ -55,13 +55,13 @@ def test_what_does_not_fit_names_its_line(text: str, message: str) -> None:
 
 
 def test_fields_of_a_newer_triton_are_passed_over() -> None:
-    """They do not hide the known ones, wherever they stand."""
+    """Unknown fields do not hide the known ones, wherever they stand."""
     config = parse_config('new { a: [1, 2] b { c: FOO } } name: "m" instance_group { count: 2 new: "x" }', ORIGIN)
     assert (config.name, config.instance_group[0].count) == ("m", 2)
 
 
 def test_a_configuration_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    """Only one that is not there is an empty one; a step that names no model names no folder, and kinds may be new."""
+    """Only a missing configuration is empty; a step without a model and an unknown kind are allowed."""
     repository = Repository(tmp_path)
     assert not repository.config("m").backend
     (tmp_path / "m").mkdir()
@@ -74,7 +74,7 @@ def test_a_configuration_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 
 def test_a_missing_tritonclient_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The extra that brings it is the remedy."""
+    """The remedy is the extra that brings tritonclient."""
     monkeypatch.setitem(sys.modules, "tritonclient.grpc.model_config_pb2", None)
     with pytest.raises(UsageProblem, match=r"needs tritonclient\n(.*\n)*.*pip install 'pytest-gpuserve\[triton\]'"):
         parse_config("", ORIGIN)
@@ -91,12 +91,12 @@ def test_a_missing_tritonclient_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_asked_and_used_are_the_same_words(text: str) -> None:
-    """What a file asks for equals what a server says that was given just that."""
+    """Requested settings equal those that a server with just this file reports."""
     assert asked(text).items() <= used(text).items()
 
 
 def test_what_is_left_to_triton_is_not_asked_for() -> None:
-    """That is what the file leaves out, and instances and GPUs that Triton chooses or counts."""
+    """A setting that the file leaves out is not requested, nor instances and GPUs that Triton chooses."""
     assert asked("") == {}
     assert asked("max_batch_size: 8 dynamic_batching {}") == {"max_batch_size": "8", "max_queue_delay_us": "0"}
     for group in ("count: 2", "kind: KIND_CPU", "kind: KIND_GPU count: 1"):
@@ -110,7 +110,7 @@ def test_what_is_left_to_triton_is_not_asked_for() -> None:
 
 
 def test_a_configuration_that_makes_no_sense_is_an_error() -> None:
-    """What is no configuration is not taken for one with other settings."""
+    """A malformed configuration is an error, not one with other settings."""
     batches: dict[str, object] = {"max_batch_size": 1}
     for config in (
         {},
@@ -144,7 +144,7 @@ def test_a_configuration_that_makes_no_sense_is_an_error() -> None:
     ],
 )
 def test_versions_are_those_that_triton_loads(tmp_path: Path, policy: str, folders: str, versions: list[int]) -> None:
-    """By the version policy and the names of folders, empty ones too; a file is not a version."""
+    """Versions follow from the policy and the names of folders, empty ones too; a file is not a version."""
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "11").touch()
     (tmp_path / "m" / "config.pbtxt").write_text(f"version_policy {{ {policy} }}" if policy else "")
@@ -154,7 +154,7 @@ def test_versions_are_those_that_triton_loads(tmp_path: Path, policy: str, folde
 
 
 def test_a_named_configuration_goes_before_the_common_one(tmp_path: Path) -> None:
-    """For models that have one of that name."""
+    """A configuration of the chosen name precedes the common one of its model."""
     write_model(tmp_path, 'name: "a" max_batch_size: 1')
     write_model(tmp_path, 'name: "b" max_batch_size: 1')
     (tmp_path / "a" / "configs").mkdir()

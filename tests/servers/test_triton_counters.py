@@ -1,4 +1,4 @@
-"""Triton's statistics, read as they are, and which of its models they are read of."""
+"""Triton's statistics, and the models of which they are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHAIN = Roles(asked="chain", counted="core", pipeline=("pre", "core"))
 
 
 def spent(count: int, milliseconds: int) -> dict[str, int]:
-    """A duration as Triton tells it."""
+    """A duration as Triton reports it."""
     return {"count": count, "ns": milliseconds * MS}
 
 
@@ -54,7 +54,7 @@ def model(name: str, *, requests: int, queue: int = 0, batches: dict[int, int], 
 
 
 def answer(*models: dict[str, Any]) -> dict[str, Any]:
-    """The whole answer."""
+    """A whole answer."""
     return {"model_stats": list(models)}
 
 
@@ -67,7 +67,7 @@ ENSEMBLE = answer(
 
 
 def test_an_ensemble() -> None:
-    """Batches are those of the counted model, requests and whole times those of the ensemble; failures are in none."""
+    """Batches are the counted model's, requests and whole times the ensemble's; failures count in neither."""
     counters = counters_of(ENSEMBLE, CHAIN)
     assert (counters.items, counters.batches, counters.requests) == (24, 5, 20)
     assert counters.batch_sizes == {"4": 4, "8": 1}
@@ -93,7 +93,7 @@ def test_an_ensemble() -> None:
 
 
 def test_before_the_first_request() -> None:
-    """All is zero, and nothing is missing; but a model that was unloaded has no zero counters: it has none."""
+    """A loaded model has zeros before its first request; an unloaded one is an error."""
     counters = counters_of(answer(model("core", requests=0, batches={})), Roles("core", "core", ("core",)))
     assert (counters.items, counters.batches, counters.requests, counters.batch_sizes) == (0, 0, 0, {})
     assert counters.stages[COMPUTE] == StageTime(0.0, 0)
@@ -118,7 +118,7 @@ def test_before_the_first_request() -> None:
     ],
 )
 def test_nonsense_is_an_error(path: tuple[str | int, ...], value: object) -> None:
-    """Whatever stands where a number, name, list or object belongs, it is an error and never a number."""
+    """A wrong number, name, list or object anywhere is an error, never a number."""
     broken: Any = copy.deepcopy(ENSEMBLE)
     inner = reduce(getitem, path[:-1], broken)
     inner[path[-1]] = 5 if path[-1] == "name" and value == "x" else value
@@ -128,7 +128,7 @@ def test_nonsense_is_an_error(path: tuple[str | int, ...], value: object) -> Non
 
 @given(*[st.dictionaries(st.integers(1, 64), st.integers(0, 9), max_size=6)] * 2)
 def test_versions_of_a_model_are_added(first: dict[int, int], second: dict[int, int]) -> None:
-    """Executions, items and times are the sums over all sizes and versions, whatever the order."""
+    """Executions, items and times are summed over sizes and versions."""
     one, two = model("m", requests=3, queue=3, batches=first), model("m", requests=4, queue=2, batches=second)
     counters = counters_of(answer(one, {**two, "version": "2"}), Roles("m", "m", ("m",)))
     both = {str(size): first.get(size, 0) + second.get(size, 0) for size in {*first, *second}}
@@ -185,7 +185,7 @@ BOTH = {"a": BATCHING, "b": BATCHING}
     ],
 )
 def test_what_is_counted(configs: dict[str, Any], model: str | None, asked: str | None, roles: Roles) -> None:
-    """By the configurations alone it is told which model is asked and which one batches."""
+    """The configurations alone tell the requested model from the one that batches."""
     assert choose_roles(served(configs), model=model, asked=asked) == roles
 
 
@@ -204,7 +204,7 @@ def test_what_is_counted(configs: dict[str, Any], model: str | None, asked: str 
 def test_what_cannot_be_told_is_asked_for(
     configs: dict[str, Any], model: str | None, asked: str | None, message: str
 ) -> None:
-    """Where more than one model may be meant, none is guessed."""
+    """If several models may be meant, the error names ``model=`` or ``asked=``."""
     with pytest.raises(UsageProblem) as problem:
         choose_roles(served(configs), model=model, asked=asked)
     assert message in str(problem.value)

@@ -1,4 +1,4 @@
-"""Finding Triton: what an interpreter lacks is told with what helps, before anything is started."""
+"""Finding Triton: an error names what an interpreter lacks, and the remedy, before anything is started."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_LIBRARY = [
 
 @pytest.fixture
 def facts(tmp_path: Path) -> dict[str, Any]:
-    """What an interpreter says that has all that is needed."""
+    """Facts of an interpreter that has everything."""
     server = tmp_path / "packages" / "pytriton" / "tritonserver"
     for file in ("backends/python/libtriton_python.so", "backends/python/triton_python_backend_utils.py"):
         (server / file).parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def facts(tmp_path: Path) -> dict[str, Any]:
 
 
 def interpreter(folder: Path, facts: dict[str, Any]) -> str:
-    """A program that says this when it is asked."""
+    """A program that reports these facts."""
     program = folder / "bin" / "python"
     program.write_text(f"#!/bin/sh\necho noise\ncat <<'EOF'\n{json.dumps(facts)}\nEOF\n")
     program.chmod(0o755)
@@ -73,7 +73,7 @@ def failure(folder: Path, facts: dict[str, Any]) -> str:
 
 
 def test_all_is_there(tmp_path: Path, facts: dict[str, Any]) -> None:
-    """What is needed is found, and the stub's variables put the interpreter and its library, alone, first."""
+    """Everything is found, and the stub's variables begin with the interpreter and its library alone."""
     install = find_triton(interpreter(tmp_path, facts))
     assert (install.version, install.stub.parent.name) == ("0.7.0", VERSION)
     (install.library.parent / "libcudnn.so.9").touch()
@@ -106,14 +106,14 @@ def test_all_is_there(tmp_path: Path, facts: dict[str, Any]) -> None:
 def test_what_is_missing_is_told(
     tmp_path: Path, facts: dict[str, Any], change: dict[str, object], told: list[str]
 ) -> None:
-    """The package, the stub for its Python, the right numpy, the shared libpython: each with what helps."""
+    """A missing package, stub, numpy or shared libpython is told with its remedy."""
     message = failure(tmp_path, {**facts, **change})
     assert all(words.format(tmp_path) in message for words in told), message
 
 
 @pytest.mark.parametrize("place", ["base/lib", "base/lib/x86_64-linux-gnu", "none/x86_64-linux-gnu"])
 def test_libpython_elsewhere(tmp_path: Path, facts: dict[str, Any], place: str) -> None:
-    """Debian keeps it in a folder for the platform; a Python that was moved names a folder of its builder's."""
+    """The library may be in Debian's folder for the platform, or in one that a moved Python's builder had."""
     (tmp_path / place).mkdir(parents=True)
     (tmp_path / place / f"libpython{VERSION}.so.1.0").touch()
     install = find_triton(interpreter(tmp_path, {**facts, "library_folder": str(tmp_path / "none")}))
@@ -133,7 +133,7 @@ def test_a_library_that_does_not_load(tmp_path: Path, facts: dict[str, Any]) -> 
 
 
 def test_another_python3(tmp_path: Path, facts: dict[str, Any]) -> None:
-    """The stub looks for a `python3`: where that is another interpreter, its packages would be used."""
+    """The stub looks for `python3`; another interpreter of that name would bring its own packages, so it is refused."""
     python3 = tmp_path / "bin" / "python3"
     python3.unlink()
     assert f"there is no {python3}" in failure(tmp_path, facts)
@@ -142,7 +142,7 @@ def test_another_python3(tmp_path: Path, facts: dict[str, Any]) -> None:
 
 
 def test_no_python(tmp_path: Path) -> None:
-    """What is no interpreter is told as that."""
+    """A program that is not an interpreter is told as that."""
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho no >&2\nexit 3\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What is sent to a real Triton is what it understands, by each way, and what it answers is read."""
+"""A real Triton understands each kind of request, and its answers are read."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ PLACES = {"Y": 2 * X.nbytes, "SUM": 16}
 
 @pytest.fixture(scope="module")
 def triton() -> Iterator[Triton]:
-    """A Triton for all tests here."""
+    """A running Triton for all tests here."""
     with running_triton() as server:
         yield server
 
 
 @pytest.fixture
 def handle(triton: Triton, tmp_path: Path) -> Iterator[ServerHandle]:
-    """It, as a server that somebody else runs; afterwards it knows no region, and the host has none of ours."""
+    """That Triton as a remote server; afterwards neither it nor the host has a region of ours."""
     kind = RemoteServer(triton.host, triton.http_port, grpc_port=triton.grpc_port, default_model=triton.model)
     yield ServerHandle(kind, partial(reached, timeout_seconds=20))
     assert not list(FOLDER.glob(f"{PREFIX}{os.getpid()}-*"))
@@ -61,7 +61,7 @@ def echo(handle: ServerHandle, x: Any = X, **given: Any) -> Target:  # noqa: ANN
 
 @pytest.mark.parametrize("grpc", [False, True])
 def test_numbers_and_strings_go_and_come(handle: ServerHandle, *, grpc: bool) -> None:
-    """By a version, with an id and a parameter; what the server says of a wrong request is shown."""
+    """Requests carry a version, an id and a parameter, and the error of a wrong request is shown."""
     right = equal_to({"Y": X, "SUM": X.sum(axis=1, keepdims=True), "SAID": TEXT})
     given: dict[str, Any] = {"version": "1", "request_id": "seven", "parameters": {"priority": 1}, "grpc": grpc}
     target = handle.infer({"X": X, "TEXT": TEXT}, expect=right, **given)
@@ -77,7 +77,7 @@ def test_numbers_and_strings_go_and_come(handle: ServerHandle, *, grpc: bool) ->
     ("schedule", "grpc"), [(Steps(((1, 0.2), (4, 0.6))), False), (Burst(80, max_in_flight=6), True)]
 )
 def test_answers_through_shared_memory_are_right(handle: ServerHandle, schedule: Schedule, *, grpc: bool) -> None:
-    """Of several payloads of several shapes, while requests are batched; it is another workload than without."""
+    """Payloads of several shapes are right while requests are batched; shared memory makes another workload."""
     some = (X, X * 2, X[:1], np.tile(X, 2))
     target = handle.rotate([echo(handle, x, shared_memory=PLACES, grpc=grpc) for x in some])
     start, problems, _ = loaded(target, schedule=schedule)
@@ -92,7 +92,7 @@ def test_answers_through_shared_memory_are_right(handle: ServerHandle, schedule:
 
 
 def test_what_cannot_go_through_shared_memory_is_refused(handle: ServerHandle) -> None:
-    """Where the request is described, or before memory is made for it."""
+    """Wrong uses of shared memory are refused before memory is made."""
     wrong: list[dict[str, Any]] = [{"shared_memory": {}}, {"shared_memory": {"Y": "8"}}]
     for given in (*wrong, {"shared_memory": {"Y": 8}, "expect": b"x"}):
         with pytest.raises(UsageProblem, match="shared"):

@@ -87,7 +87,7 @@ class Triton:
 
 
 def triton_python() -> str:
-    """The interpreter whose Triton is tested; skips the test where it has none that works."""
+    """The interpreter whose Triton is tested; skip the test if none works."""
     python = os.environ.get(PYTHON_VARIABLE, sys.executable)
     try:
         find_triton(python)
@@ -98,7 +98,7 @@ def triton_python() -> str:
 
 @contextlib.contextmanager
 def running_triton() -> Iterator[Triton]:
-    """Run Triton; skips the test where it is not installed."""
+    """Run Triton; skip the test if it is not installed."""
     python = triton_python()
     with tempfile.TemporaryDirectory(prefix="triton-") as name:
         repository = Path(name) / "models"

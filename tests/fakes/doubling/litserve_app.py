@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import litserve as ls
@@ -31,7 +30,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--restart-workers", action="store_true")
     parser.add_argument("--bad-setup", action="store_true")
     parser.add_argument("--choose-size", type=int, default=0, help="the largest batch, chosen only by setup")
-    parser.add_argument("--exit-at-import", action="store_true")
     return parser.parse_args()
 
 
@@ -132,8 +130,6 @@ KINDS = {"plain": Doubling, "digits": Digits, "steps": Steps}
 
 if __name__ == "__main__":
     given = options()
-    if given.exit_at_import:
-        sys.exit("no weights here")
     api = KINDS[given.kind](
         given,
         max_batch_size=given.max_batch_size,

@@ -19,7 +19,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--max-queue-delay-us", type=int, default=round(WAIT_SECONDS * 1e6))
     parser.add_argument("--second", action="store_true", help="bind a second model, named other, which batches nothing")
     parser.add_argument("--own-places", action="store_true", help="ask for addresses, ports and a workspace of its own")
-    parser.add_argument("--bad-model", action="store_true", help="the model cannot be made")
     parser.add_argument("--vertex", action="store_true", help="ask for an endpoint on all addresses")
     return parser.parse_args()
 
@@ -45,8 +44,6 @@ def main() -> None:
     if given.vertex:
         places["config"] = TritonConfig(allow_vertex_ai=True)
     with Triton(**places) as triton:
-        if given.bad_model:
-            raise RuntimeError("no weights here")
         batcher = DynamicBatcher(max_queue_delay_microseconds=given.max_queue_delay_us)
         batched = ModelConfig(max_batch_size=given.max_batch_size, batcher=batcher)
         models = {"doubling": (batch(double), batched), "other": (double_each, ModelConfig(batching=False))}
