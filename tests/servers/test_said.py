@@ -32,7 +32,7 @@ known_to = pytest.mark.parametrize(
 
 
 def answer(most: int) -> bytes:
-    """An answer with a secret across the end of a text of so many characters; `test_logs.py` has all places of it."""
+    """An answer with a secret across the end of a text of so many characters; tests/process has all its places."""
     return b"x" * (most - 5) + SECRET.encode() + b" and more"
 
 
