@@ -9,7 +9,7 @@ import socket
 import threading
 from contextlib import closing
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -48,19 +48,15 @@ def tensors(draw: st.DrawFn) -> list[Tensor]:
     return found
 
 
-def inputs_from(tensors: list[Tensor]) -> dict[str, Any]:
-    """The same tensors as the client's end has them."""
-    return {
-        each.name: np.frombuffer(each.data, utils.triton_to_np_dtype(each.datatype)).reshape(each.shape)
-        for each in tensors
-    }
-
-
 @settings(deadline=None)
 @given(tensors(), st.text(max_size=5), st.lists(NAMES, max_size=2, unique=True))
 def test_a_request_is_read_as_it_was_written(inputs: list[Tensor], request_id: str, outputs: list[str]) -> None:
     """Whatever the client's end writes is read back exactly."""
-    request = http_request(Inference("m", inputs_from(inputs), tuple(outputs), request_id=request_id))
+    arrays = {
+        each.name: np.frombuffer(each.data, utils.triton_to_np_dtype(each.datatype)).reshape(each.shape)
+        for each in inputs
+    }
+    request = http_request(Inference("m", arrays, tuple(outputs), request_id=request_id))
     asked = read_request(request.body, int(request.headers[HEADER_LENGTH]))
     assert list(asked.inputs) == inputs
     assert (asked.outputs, asked.request_id, asked.rows) == (tuple(outputs), request_id, inputs[0].shape[0])

@@ -54,11 +54,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TritonInstall:
     return install
 
 
-def command_line(kind: Triton, folder: Path) -> list[str]:
-    """What is run."""
-    return list(kind.launch(Site(folder, PORTS)).argv)
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -203,7 +198,7 @@ def test_the_other_side_has_its_own_models(
     moved = kind.relocated(relocation)
     assert (moved.repository, moved.cwd) == (there, relocation.worktree)
     assert moved.workload() == kind.workload()
-    assert f"--model-repository={there}" in command_line(moved, tmp_path / "site")
+    assert f"--model-repository={there}" in moved.launch(Site(tmp_path / "site", PORTS)).argv
     assert moved.information()["a/1/model.py"] != kind.information()["a/1/model.py"]
 
 

@@ -196,7 +196,13 @@ def test_a_dead_stub_fails_requests_and_not_the_health(tmp_path: Path) -> None:
         assert mine
         stubs = [process for process in family if "/core/" in " ".join(process.cmdline())]
         assert len(stubs) == 2
-        loading = threading.Thread(target=lambda: load_until_failure(port))
+
+        def load_until_failure() -> None:
+            deadline = time.monotonic() + 20
+            while infer(port, body(1))[0] == 200 and time.monotonic() < deadline:
+                pass
+
+        loading = threading.Thread(target=load_until_failure)
         loading.start()
         time.sleep(0.2)
         for stub in stubs:
@@ -210,13 +216,6 @@ def test_a_dead_stub_fails_requests_and_not_the_health(tmp_path: Path) -> None:
     assert not running(family)
     assert not folder.exists()
     assert not any(file.exists() for file in mine)
-
-
-def load_until_failure(port: int) -> None:
-    """Send requests until one fails."""
-    deadline = time.monotonic() + 20
-    while infer(port, body(1))[0] == 200 and time.monotonic() < deadline:
-        pass
 
 
 def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
