@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -162,24 +162,21 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
-def command(project: Path, temporary: Path) -> dict[str, Any]:
-    """Arguments of ``Popen`` that run pytest in the project."""
-    environment = {name: value for name, value in os.environ.items() if name not in {"CI", "PYTEST_ADDOPTS"}}
-    environment |= {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(temporary), LOCKS_VARIABLE: str(project)}
-    # To start other installed plugins takes a third of a run.
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    plugins = ("-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "no:cacheprovider")
-    return {"args": [sys.executable, "-m", "pytest", *plugins], "cwd": project, "env": environment}
-
-
 @pytest.mark.parametrize(
     ("moment", "how"), [("start-up", signal.SIGINT), ("load", signal.SIGINT), ("load", signal.SIGKILL)]
 )
 def test_nothing_is_left_of_a_killed_pytest(project: Path, temporary: Path, moment: str, how: signal.Signals) -> None:
     """Five seconds after its end no process, port, shared memory or folder of pytest is left."""
     words = "app.py" if moment == "start-up" else "pytest_gpuserve.load.engine"
+    environment = {name: value for name, value in os.environ.items() if name not in {"CI", "PYTEST_ADDOPTS"}}
+    environment |= {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(temporary), LOCKS_VARIABLE: str(project)}
+    # To start other installed plugins takes a third of a run.
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    argv = [sys.executable, "-m", "pytest", "-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "no:cacheprovider"]
     null = subprocess.DEVNULL
-    with subprocess.Popen(**command(project, temporary), stdout=null, stderr=null, start_new_session=True) as process:
+    with subprocess.Popen(
+        argv, cwd=project, env=environment, stdout=null, stderr=null, start_new_session=True
+    ) as process:
         try:
             eventually(lambda: words in command_lines(descendants(process.pid)), f"pytest runs {words}", UP_SECONDS)
             if moment == "load":
