@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shlex
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -16,12 +17,14 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import ServerSetting, counted_between
 from pytest_gpuserve.process.ready import Ask
+from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_api import query_triton, read_configs
+from pytest_gpuserve.servers.triton_install import find_triton
 from tests.fakes.children.toolkit import eventually
-from tests.servers.deployments import Starts
+from tests.servers.deployments import Starts, counted
 from tests.servers.processes import listening, running
-from tests.servers.triton_server import START_SECONDS, triton_python, write_model
+from tests.servers.triton_server import CONFIG, MODEL, START_SECONDS, triton_python, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,3 +254,24 @@ def test_what_triton_serves_is_served(tmp_path: Path) -> None:
     assert settings["core.max_batch_size"] == ServerSetting("16", "16")
     assert settings["core.max_queue_delay_us"] == ServerSetting("500", "500")
     assert all(setting.asked in {None, setting.used} for setting in settings.values())
+
+
+def test_a_named_triton_serves_with_its_own_backends(tmp_path: Path) -> None:
+    """The program gets ports and repository, but no backends and no libraries; it counts, and leaves no process."""
+    install = find_triton(triton_python())
+    backends = install.write_backends(Site(tmp_path), searched="")
+    variables = install.environment({"PATH": "/usr/bin:/bin"}, install.library.parent)
+    given = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    program = tmp_path / "tritonserver"
+    program.write_text(f'#!/bin/sh\nexec env {given} {install.server} --backend-directory={backends} "$@"\n')
+    program.chmod(0o755)
+    write_model(tmp_path / "models", CONFIG, {"model.py": MODEL})
+    kind = Triton(tmp_path / "models", "models", python="/no/python", server=str(program))
+    assert kind.information()["program"] == str(program)
+    with Starts(tmp_path / "log", START_SECONDS).start(kind, Ask("GET", "/v2", b"", {})) as instance:
+        assert counted(instance).items == 0
+        assert instance.settings["echo.max_batch_size"].used == "8"
+        assert instance.process is not None
+        tree = instance.process.tree()
+        assert len(tree) > 1
+    assert not any(member.is_running() for member in tree)
