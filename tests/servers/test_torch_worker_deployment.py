@@ -24,7 +24,7 @@ from pytest_gpuserve.servers.torch_worker import TorchWorker
 
 @pytest.fixture
 def app(tmp_path: Path) -> App:
-    """A file that is not run here."""
+    """An app whose file is not run here."""
     file = tmp_path / "model.py"
     file.write_text("")
     return App("torch_worker", file, "suites/model.py")
@@ -32,7 +32,7 @@ def app(tmp_path: Path) -> App:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """A folder of its own."""
+    """A site with a folder of its own."""
     folder = tmp_path / "site"
     folder.mkdir()
     return Site(folder, {"http": 8000})
@@ -58,7 +58,7 @@ def site(tmp_path: Path) -> Site:
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_starts(app: App, arguments: dict[str, Any], words: str) -> None:
-    """Each is named; above all a compile switch that is no truth value, and compiling in several threads."""
+    """Each wrong argument is named, as is a compile switch that is not a truth value."""
     with pytest.raises(UsageProblem) as problem:
         TorchWorker(app, **{"callable": "build", **arguments})
     assert words in str(problem.value)
@@ -67,7 +67,7 @@ def test_wrong_arguments_are_refused_before_anything_starts(app: App, arguments:
 
 
 def test_workloads_differ_in_what_matters(app: App, tmp_path: Path) -> None:
-    """Every argument that changes the measured work is in it; the number of a GPU and the weights' folder are not."""
+    """A workload has all arguments that change the measured work, but no GPU's number and no weights' folder."""
     first, second = tmp_path / "a" / "w.pth", tmp_path / "b" / "w.pth"
     for each in (first, second):
         each.parent.mkdir()
@@ -126,7 +126,7 @@ def test_the_same_worker_of_another_checkout(app: App, tmp_path: Path) -> None:
 def test_whether_it_is_compiled_is_counted_not_believed(
     app: App, site: Site, frames: int, executions: int, told: list[str], *, asked: bool
 ) -> None:
-    """What dynamo counted stands beside what was asked for, and a difference shows; before an execution it is open."""
+    """Dynamo's count stands beside the requested setting, and a difference shows; before an execution it is open."""
     (site.folder / FACTS_FILE).write_text('{"cold_start": {"import torch": 1.5}, "settings": {"device": "cpu"}}')
     tally = Tally(site.folder / TALLY_FILE, MOST_SIZES, COUNTED)
     for _ in range(executions):

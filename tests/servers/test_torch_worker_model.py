@@ -35,7 +35,7 @@ def small() -> Callable[..., Any]:
 
 
 def executed(module: Torch, *requests: InferenceRequest, batching: bool = True) -> list[list[Tensor]]:
-    """What a module, or what its ``forward`` does, answers to requests that are put together."""
+    """The answers of a module, or of its ``forward``, to requests that are put together."""
     if not isinstance(module, torch.nn.Module):
         forward, module = module, torch.nn.Module()
         module.forward = forward
@@ -54,10 +54,11 @@ def values(tensor: Tensor) -> list[float]:
     return [float(value) for value in np.frombuffer(bytes(tensor.data), "<f4")]
 
 
-def test_weights_from_a_file_make_the_same_model(small: Callable[..., Any], tmp_path: Path) -> None:
-    """A model that is filled from a file answers as the model that was saved there."""
+@pytest.mark.parametrize("mapped", [True, False])
+def test_weights_from_a_file_make_the_same_model(small: Callable[..., Any], tmp_path: Path, *, mapped: bool) -> None:
+    """A model that is filled from a file answers as the saved one, also from torch's old format."""
     saved = torch_model.built_model(small, {"classes": 4}, seed=1).eval()
-    torch.save(saved.state_dict(), tmp_path / "w.pth")
+    torch.save(saved.state_dict(), tmp_path / "w.pth", _use_new_zipfile_serialization=mapped)
     model = torch_model.built_model(small, {"classes": 4}, seed=2)
     torch_model.fill(model, tmp_path / "w.pth", CPU)
     images = torch.ones(2, 3, 6, 6)
@@ -65,14 +66,14 @@ def test_weights_from_a_file_make_the_same_model(small: Callable[..., Any], tmp_
 
 
 def test_a_seed_makes_the_weights(small: Callable[..., Any]) -> None:
-    """The same seed gives the same model, another one another."""
+    """The same seed gives the same model, and another seed another one."""
     first, again, other = (torch_model.built_model(small, {}, seed)[5].weight for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 def test_weights_of_another_model_are_refused_by_name(small: Callable[..., Any], tmp_path: Path) -> None:
-    """What is missing, what is too much and what has another shape is named, buffers too."""
+    """Missing and surplus entries, and those of another shape, are named, buffers too."""
     state = torch_model.built_model(small, {}, seed=0).state_dict()
     del state["1.running_mean"], state["0.bias"]
     state["head.weight"] = torch.zeros(1)
@@ -90,7 +91,7 @@ def test_weights_of_another_model_are_refused_by_name(small: Callable[..., Any],
 
 
 class Mischief:
-    """What unpickling would run."""
+    """Code that unpickling would run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,17 +115,8 @@ def test_what_is_no_state_dict_is_refused(small: Callable[..., Any], tmp_path: P
     assert not ran.exists()
 
 
-def test_weights_in_torchs_old_format_are_read(small: Callable[..., Any], tmp_path: Path) -> None:
-    """A file that cannot be mapped is read."""
-    state = torch_model.built_model(small, {}, seed=1).state_dict()
-    torch.save(state, tmp_path / "w.pth", _use_new_zipfile_serialization=False)
-    model = torch_model.built_model(small, {}, seed=0)
-    torch_model.fill(model, tmp_path / "w.pth", CPU)
-    assert torch.equal(model[5].weight, state["5.weight"])
-
-
 def test_what_makes_no_module_is_named() -> None:
-    """A missing callable with what there is instead; a callable that returns something else is told so."""
+    """A missing callable is named with the existing ones, and so is a callable that does not return a module."""
     for name in ("nothing", "torch.nothing"):
         with pytest.raises(ServerFailed, match=f"has no callable {name}") as problem:
             torch_model.load_callable(MODELS, name)
@@ -159,7 +151,7 @@ def test_elements_go_through_unchanged(
 
 
 def test_a_model_may_spoil_its_inputs() -> None:
-    """They are its own: the bytes of a request stay, alone in a batch too."""
+    """A model may write into its inputs: the bytes of the request stay as they were."""
     request = rows_of(1, 2)
     (answer,) = executed(lambda x: x.add_(1), request)
     assert (values(answer[0]), values(request.inputs[0])) == ([2, 3], [1, 2])
@@ -181,7 +173,7 @@ def test_outputs_that_are_views_are_cut_right() -> None:
 
 
 def test_inputs_are_passed_by_name_where_forward_has_them() -> None:
-    """Whatever their order; of several an unknown one is refused, where a single one may have any name."""
+    """Several inputs are passed by name in any order, and an unknown one is refused; a single one may have any name."""
 
     class Minus(torch.nn.Module):  # type: ignore[name-defined, misc]
         def forward(self, a: Torch, b: Torch | None = None) -> Torch:
@@ -209,14 +201,14 @@ def test_inputs_are_passed_by_name_where_forward_has_them() -> None:
     ],
 )
 def test_outputs_that_cannot_be_sent_are_named(returned: Callable[..., object], words: str) -> None:
-    """One that cannot be cut into the requests' rows is no answer to any of them."""
+    """An output that cannot be cut into the requests' rows is not an answer to any of them."""
     with pytest.raises(torch_model.BadOutput) as problem:
         executed(returned, rows_of(1, 2), rows_of(3))
     assert words in str(problem.value)
 
 
 def test_outputs_that_are_asked_for() -> None:
-    """Only they are sent, in their order; an unknown one is the request's fault."""
+    """Only the requested outputs are sent, in their order; an unknown one is the request's fault."""
     outputs = [Tensor(name, "UINT8", (1,), b"1") for name in "abc"]
     assert [tensor.name for tensor in torch_model.chosen(outputs, ("c", "a"))] == ["c", "a"]
     assert torch_model.chosen(outputs, ()) == outputs

@@ -26,14 +26,14 @@ LONG_NS = round(1e9 * GUARD_SECONDS)
 
 
 def request(number: int, rows: int, width: int = 1, arrived_ns: int | None = None) -> Waiting:
-    """A request of so many rows; requests of another width do not fit to it."""
+    """A request of so many rows; it does not fit to requests of another width."""
     tensor = Tensor("x", "UINT8", (rows, width), bytes(rows * width))
     now_ns = time.perf_counter_ns() if arrived_ns is None else arrived_ns
     return Waiting(InferenceRequest((tensor,), request_id=str(number)), now_ns)
 
 
 def numbers(batch: list[Waiting]) -> list[int]:
-    """Which requests they are."""
+    """Numbers of the requests of a batch."""
     return [int(waiting.asked.request_id) for waiting in batch]
 
 
@@ -65,7 +65,7 @@ def test_every_request_is_in_one_batch_in_order(waiting: list[tuple[int, int]], 
 
 
 def test_a_full_batch_does_not_wait() -> None:
-    """What is full goes at once, past an older one that still waits; what it leaves is not full, and waits again."""
+    """A full batch goes at once, past an older request that still waits; the rest is not full, and waits again."""
     queue = RequestQueue(2, LONG_NS, lambda _: None)
     queue.put(request(0, 1, width=9))
     queue.put(request(1, 1))
@@ -101,7 +101,7 @@ def test_the_oldest_waits_so_long_and_no_longer() -> None:
 
 
 def test_each_batch_size_has_its_graph_before_the_first_answer() -> None:
-    """Sizes from 1 to the largest are executed three times, with the request's first row; later requests run none."""
+    """Sizes from 1 to the largest are executed three times with the request's first row; later requests run none."""
     sizes: list[int] = []
     inputs: set[bytes] = set()
 
@@ -124,7 +124,7 @@ def test_each_batch_size_has_its_graph_before_the_first_answer() -> None:
 
 
 def test_a_worker_records_graphs_before_it_counts(tmp_path: Path) -> None:
-    """Its first execution comes after those for the graphs; one of a shape without a graph counts as compiled."""
+    """The first counted execution comes after those for graphs; one of a shape without a graph counts as compiled."""
     sizes: list[int] = []
 
     def execute(requests: list[InferenceRequest]) -> list[list[Tensor]]:

@@ -51,7 +51,7 @@ def tensors(draw: st.DrawFn) -> list[Tensor]:
 @settings(deadline=None)
 @given(tensors(), st.text(max_size=5), st.lists(NAMES, max_size=2, unique=True))
 def test_a_request_is_read_as_it_was_written(inputs: list[Tensor], request_id: str, outputs: list[str]) -> None:
-    """Whatever the client's end writes is read back exactly."""
+    """Every request that the client's end writes is read back exactly."""
     arrays = {
         each.name: np.frombuffer(each.data, utils.triton_to_np_dtype(each.datatype)).reshape(each.shape)
         for each in inputs
@@ -112,7 +112,7 @@ NO_REQUEST = "not a request of KServe v2"
     ],
 )
 def test_what_is_wrong_is_said(header: object, data: bytes, words: str) -> None:
-    """Each refusal names what is wrong."""
+    """Each refusal names its reason."""
     text = json.dumps(header).encode()
     with pytest.raises(BadRequest) as problem:
         read_request(text + data, len(text))
@@ -168,7 +168,7 @@ def test_a_connection_is_answered_request_by_request(port: int) -> None:
 
 
 def test_too_many_open_files_end_it() -> None:
-    """A client for which there is no descriptor left would wait for ever: the error ends the worker."""
+    """Without a descriptor for a client, which would wait for ever, the error ends the worker."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with HttpServer(("127.0.0.1", 0), "m", answer_of) as server, socket.socket() as late:
         late.connect(server.server_address)
