@@ -42,7 +42,7 @@ def test_what_is_no_secret_stays(name: str, value: str) -> None:
 
 
 def test_a_secret_beside_another_or_cut_off_is_no_leak() -> None:
-    """The longer one goes first; the end of a log shows the end of a key of many lines, without its first ones."""
+    """The longer secret goes first; lines of a key are masked in the end of a log without its first ones."""
     assert without_secrets("abcdefghijkl", {"A_TOKEN": "abcdef", "B_TOKEN": "abcdefghijkl"}) == "<B_TOKEN>"
     key = "-----BEGIN KEY-----\nabcdefghijkl\nmnopqrstuvwx\n-----END KEY-----"
     assert without_secrets("mnopqrstuvwx\n-----END KEY-----", {"PRIVATE_KEY": key}) == "<PRIVATE_KEY>\n<PRIVATE_KEY>"
@@ -77,7 +77,7 @@ def test_a_header_is_a_secret_by_its_name() -> None:
 
 
 def test_a_command_line_is_shown_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In what an error says to run by hand, and in the name of a process, which is cut after 400 characters."""
+    """A command to run by hand, and a process's name, which is cut after 400 characters, have no secrets."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
     words = (sys.executable, "-c", "import time; time.sleep(60)", "--token=zyxwvuts")
     filling = "x" * (390 - len(f"{shlex.join(words[:-1])} --token=...  "))
@@ -164,7 +164,7 @@ def test_a_long_text_is_cut_at_a_word_and_says_so(text: str, known: dict[str, st
 
 
 def test_a_secret_across_the_end_is_none_of_it() -> None:
-    """It is known before anything is cut, wherever it stands; for one who masks it afterwards it stays whole."""
+    """A known secret across the end is masked before the cut; an unknown one stays whole or is left out."""
     for before in range(SHOWN_CHARACTERS - len(SECRET) - 12, SHOWN_CHARACTERS + 1):
         shown = excerpt(f"{'x ' * (before // 2)}{SECRET} and more", KNOWN)
         assert "hf_" not in shown
@@ -181,7 +181,7 @@ def test_a_secret_across_the_end_is_none_of_it() -> None:
     most=st.integers(1, 400),
 )
 def test_no_text_leaks_a_secret(words: list[str], secret: str, place: int, most: int) -> None:
-    """It holds for any surroundings and any cut, and for the ``repr`` of the text."""
+    """No cut of any text, or of its ``repr``, shows a known secret."""
     text = "".join([*words[:place], secret, *words[place:]])
     for said in (text, repr(text.encode())):
         shown = excerpt(said, {"A_TOKEN": secret}, most=most)

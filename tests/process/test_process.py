@@ -73,7 +73,7 @@ def test_the_child_starts_with_default_signals_and_no_foreign_descriptor(tmp_pat
     [("exit 0", 0, "exit code 0"), ("exit 3", 3, "exit code 3"), ("kill -9 $$", -9, "killed by SIGKILL")],
 )
 def test_how_a_child_ended_is_told(script: str, status: int, words: str, tmp_path: Path) -> None:
-    """From its end on, also after stop: a code, 0 included, or the signal's name and a negative status."""
+    """An ended child has a code, 0 included, or the signal's name and a negative status, also after stop."""
     os.mkfifo(tmp_path / "fifo")
     with Process.start(program("sh", "-c", f"read word < {tmp_path}/fifo; {script}", folder=tmp_path)) as process:
         assert process.exit_status() is None
@@ -201,7 +201,7 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) 
 
 
 def test_a_child_that_is_asked_to_end_does_so_while_nobody_waits(tmp_path: Path) -> None:
-    """With the same grace as if it were waited for; ``stop`` then finds it gone."""
+    """A child that was asked to end has the usual grace, and ``stop`` then finds it gone."""
     with stubborn(tmp_path) as process:
         process.ask_to_end(0.2)
         eventually(lambda: process.exit_status() == -signal.SIGKILL, "it ends")
@@ -286,7 +286,7 @@ def test_a_port_is_free_again_after_its_claim(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_port_where_somebody_listens_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listener on the first candidate makes it the second."""
+    """A port with a listener is passed over for the next candidate."""
     candidates = few(monkeypatch, 2)
     with socket.create_server(("127.0.0.1", candidates[0])):
         assert free_port() == candidates[1]

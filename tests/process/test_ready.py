@@ -63,7 +63,7 @@ def test_a_server_on_another_port_is_told(tmp_path: Path) -> None:
 
 
 def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
-    """Each probe has words for it; success is accepted after the deadline."""
+    """Each probe names a port without a server; success is accepted after the deadline."""
     port = free_port()
     with Process.start(program("sleep", "600", folder=tmp_path)) as process:
         seen = ready.owned_port_probe(process, port)()
@@ -81,7 +81,7 @@ def test_half_of_what_is_left_is_for_one_answer() -> None:
 
 
 def test_a_server_that_ends_is_not_waited_for(tmp_path: Path) -> None:
-    """Its end is seen while its answer is awaited; what it left behind may hold the socket, or even answer."""
+    """A server's end is seen while its answer is awaited, even if its remains hold the socket or answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         alive = iter([True, False])

@@ -138,7 +138,7 @@ def test_a_grace_under_way_is_cut_short_by_the_death_of_the_owner(tmp_path: Path
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_stray_signals_do_not_disturb_the_supervisor(number: signal.Signals, tmp_path: Path) -> None:
-    """It still ends the tree on an order, and then itself."""
+    """After a stray signal a supervisor still ends its tree on an order, and then itself."""
     with Process.start(program("sleep", "600", folder=tmp_path)) as process:
         os.kill(process._supervisor.pid, number)
     assert process.exit_status() == -signal.SIGTERM
@@ -156,7 +156,7 @@ def test_children_that_keep_forking_are_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tracker", ["left", "killed"])
 def test_semaphores_of_a_tree_are_unlinked(tracker: str, tmp_path: Path) -> None:
-    """By the resource tracker, which outlives children killed by SIGKILL and says so; without it by the supervisor."""
+    """Semaphores go with the resource tracker, which outlives killed children, or else with the supervisor."""
     with Process.start(child("semaphore", tmp_path / "report", folder=tmp_path)) as process:
         held = report(tmp_path / "report")
         if tracker == "killed":
