@@ -1,17 +1,21 @@
-"""Deployments of any kind, started and loaded without a session of pytest."""
+"""Deployments of any kind, described, started and loaded without a session of pytest."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.servers.instance import started
+from pytest_gpuserve.servers.metric_names import MetricNames
+from pytest_gpuserve.servers.remote import reached
 from pytest_gpuserve.testing import Unseen
 from tests.fakes.children.toolkit import eventually
 
@@ -26,6 +30,15 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.base import ServerKind
     from pytest_gpuserve.servers.instance import Instance
     from pytest_gpuserve.verdict.reason import Reason
+
+COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
+"""Of ``model_server.py``."""
+
+FACTORY = ServerFactory(lambda seconds: partial(cast("Any", reached), timeout_seconds=seconds), str)
+"""Describes servers without a session of pytest, and reaches remote ones."""
+
+UNTYPED: Any = FACTORY
+"""The same for arguments that a type checker would refuse."""
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.servers.torch_worker import TorchWorker
-from tests.servers.somebody import FACTORY, UNTYPED
+from tests.servers.deployments import FACTORY, UNTYPED
 
 APP = "../fakes/mosec_app.py"
 COMMAND = ["./server", "--port={port}"]

@@ -18,9 +18,8 @@ from pytest_gpuserve.experiment.single_request import Refused
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.children.toolkit import HERE, segments_of
-from tests.servers.deployments import Starts, loaded
+from tests.servers.deployments import COUNTERS, Starts, loaded
 from tests.servers.processes import running
-from tests.servers.somebody import COUNTERS
 from tests.support.reasons import said
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.language_models import ENGINES
 from pytest_gpuserve.servers.metric_names import MetricNames
 from tests.fakes.children.toolkit import HERE
-from tests.servers.deployments import Starts, loaded
+from tests.servers.deployments import FACTORY, Starts, loaded
 from tests.servers.pages import Pages, pages
-from tests.servers.somebody import FACTORY
 
 PAGE = """
 # TYPE go_gc_duration_seconds summary

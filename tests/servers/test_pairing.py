@@ -18,8 +18,7 @@ from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.fakes.children.toolkit import HERE
 from tests.plugin.conftest import is_busy
-from tests.servers.deployments import Starts
-from tests.servers.somebody import COUNTERS
+from tests.servers.deployments import COUNTERS, Starts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,7 @@ from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.certificates import make_certificates
 from tests.fakes.children.toolkit import HERE
 from tests.fakes.http_server import BODY, serving
-from tests.servers.deployments import Starts, loaded
-from tests.servers.somebody import FACTORY, UNTYPED
+from tests.servers.deployments import FACTORY, UNTYPED, Starts, loaded
 from tests.support.reasons import said
 
 if TYPE_CHECKING:

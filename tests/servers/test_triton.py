@@ -15,7 +15,7 @@ from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_install import TritonInstall
 from tests.builds.conftest import only_this_git  # noqa: F401 -- a fixture for all tests here
-from tests.servers.somebody import FACTORY
+from tests.servers.deployments import FACTORY
 from tests.servers.triton_server import write_model
 from tests.support.plain_git import git
 
