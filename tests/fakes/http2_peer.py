@@ -64,11 +64,11 @@ def number(value: int) -> bytes:
 
 
 class Caller(User):
-    """A user of one slot of gRPC, who has made a first call.
+    """A user of one slot of gRPC, which has made a first call.
 
     Args:
-        settings: Those that the server begins with.
-        more: As for `User`.
+        settings: Settings with which the server begins.
+        more: Arguments of `User`.
     """
 
     def __init__(self, *settings: tuple[int, int], **more: Any) -> None:  # noqa: ANN401 -- as a user takes it

@@ -1,4 +1,4 @@
-"""What a machine does to measurements of one build, on the scale of log cost: a seeded model of its noise.
+"""A seeded model of a machine's noise in measurements of one build, on the scale of log cost.
 
 Every server start has an offset. What is left of a window is drift, in which neighbours in time are alike (AR(1)), the
 window's own noise, both with the heavy tails of Student's t with 4 degrees of freedom, and now and then a stall, of
@@ -31,11 +31,11 @@ class Noise:
     Attributes:
         name: For tests and tables.
         start_sd: Between server starts of one build.
-        drift_sd: Of the drift at any one window.
+        drift_sd: Standard deviation of the drift at any one window.
         drift_rho: Correlation of the drift of neighbouring windows.
-        own_sd: Of what one window has alone.
+        own_sd: Standard deviation of the noise that one window has alone.
         stall_share: Share of windows with a stall.
-        stall_size: What a stall adds, on average.
+        stall_size: Mean size of a stall.
     """
 
     name: str

@@ -36,7 +36,7 @@ class RayNodes:
         process: Starts them.
 
     Attributes:
-        address: Of the cluster.
+        address: Address of the cluster.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:

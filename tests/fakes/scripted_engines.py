@@ -28,7 +28,7 @@ USERS: Final = 4
 def stand_in(
     patch: pytest.MonkeyPatch, engines: Callable[..., ScriptedEngines], foreign: Callable[..., float] = lambda *_: 0.0
 ) -> None:
-    """Take the place of all load engines, and of who looks at the host: others take so many of its cores."""
+    """Take the place of all load engines and of looks at the host, of which others take so many cores."""
     from pytest_gpuserve.experiment import loaded, pairing, server_arm
 
     for module in (loaded, server_arm):
@@ -61,10 +61,10 @@ class ScriptedEngines:
     """Engines that have a hundred answers in each tenth of a second; a schedule of steps ends as it says.
 
     Args:
-        plan: Of the load.
+        plan: Plan of the load.
         passing: Lets a tenth of a second pass and returns when it began.
         asked: Hears what is asked of them: to be ``ready``, to ``begin``, to ``halt``, or for a ``tick``.
-        pids: Of their processes.
+        pids: Pids of their processes.
         changed: Makes of a tick what is reported.
         seeds: Gets those of the loads to come.
     """

@@ -36,11 +36,11 @@ class ScriptedEyes:
     """Stand for ``SamplerProcess``.
 
     Args:
-        gpu: What is otherwise than of a GPU that is well, by the time in seconds.
-        problem: Why nothing more is seen.
-        now_ns: The time.
+        gpu: Differences from a GPU that is well, by the time in seconds.
+        problem: Reason why nothing more is seen.
+        now_ns: Time.
         loaded: Whether a tick of a load passes.
-        closed: How often they were closed.
+        closed: Number of calls of `close`.
     """
 
     gpu: Callable[[float], Mapping[str, Any]] = lambda _: {}

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Build:
-    """What the two servers are like, on the scale of log cost.
+    """Differences between two servers and their noise, on the scale of log cost.
 
     Args:
-        change: Of the candidate against the base; positive is worse.
-        start_sd: Between two starts of one build.
-        window_sd: Between two windows of one start.
+        change: Cost of the candidate minus that of the base; positive is worse.
+        start_sd: Standard deviation between two starts of one build.
+        window_sd: Standard deviation between two windows of one start.
         requests: Answers in a window.
-        drift: What the candidate's grows by from block to block.
+        drift: Growth of the candidate's cost from block to block.
     """
 
     change: float = 0.0
@@ -49,19 +49,19 @@ class Build:
 
 @dataclass
 class ScriptedPairing:
-    """See the module.
+    """A `Pairing` whose rounds are made up.
 
     Args:
-        build: What the servers are like.
-        seed: Of the noise; rounds of one seed are the same ones, whoever measures them.
-        rounds: Measured before; grows.
+        build: Differences and noise of the servers.
+        seed: Seed of the noise; rounds of one seed are the same ones in every comparison.
+        rounds: Rounds that were measured before; grows.
         one_at_a_time: Whether only one server runs at a time.
-        problems: Why nothing may be concluded, in words, by the number of the round, from 0.
-        failures: What is raised instead of a round, by its number.
+        problems: Reasons against any conclusion, in words, by the number of the round, from 0.
+        failures: Exceptions in place of rounds, by their numbers.
         start_in_blocks: See `Pairing`; by default so dear that every round is whole.
         starts_together: See `Pairing`.
-        measured: How often `measure` was called.
-        closed: How often `close` was.
+        measured: Number of calls of `measure`.
+        closed: Number of calls of `close`.
     """
 
     build: Build = field(default_factory=Build)
@@ -93,7 +93,7 @@ class ScriptedPairing:
         self._is_open = not self.one_at_a_time and blocks < BLOCKS
 
     def on_late_trouble(self) -> None:
-        """Replaced by whoever hears of it."""
+        """Do nothing; its listener replaces it."""
 
     def close(self) -> None:
         """See `Pairing`."""
@@ -124,7 +124,7 @@ class KeptInMemory(KeptFolder):
     """A folder that is gone with the test: counting takes too many saves for a disk.
 
     Attributes:
-        kept: What was saved, by the test's id.
+        kept: Saved rounds, by the test's id.
     """
 
     def __init__(self) -> None:
@@ -147,13 +147,13 @@ def a_comparison(
     prior: Prior | None = None,
     name: str = "test_x.py::test_a",
 ) -> SideBySide:
-    """A comparison by a scripted pairing, which goes on with what a history has of the pair of that name.
+    """A comparison by a scripted pairing, which goes on with a history's rounds of the pair of that name.
 
     Args:
         pairing: Takes the rounds; its own are replaced by those of the history.
-        history: Where it is remembered; None for nowhere.
-        prior: Of every metric; None for the default one.
-        name: Of its test.
+        history: Place of remembered rounds; None for nowhere.
+        prior: Prior of every metric; None for the default one.
+        name: Name of the test.
     """
     pairing = pairing or ScriptedPairing()
     pair = Pair(Subject(name, "", "host-a", "cpu", {}), base="b" * 40, candidate="c" * 64, software={})

@@ -33,7 +33,7 @@ GROWTH: Final = Growth(0.05)
 ROUNDS: Final = LOOKS[-1][0]
 WINDOWS_OF_A_BLOCK: Final = 4
 WINDOWS_OF_A_ROUND_START: Final = 20
-"""What starting both servers and warming them up costs, in windows."""
+"""Cost of starting both servers and warming them up, in windows."""
 
 PRIOR_DOF: Final = 12
 
@@ -51,7 +51,7 @@ class Comparison:
         return Comparison([[each + added for each in round_] for round_ in self.differences], self.prior)
 
     def looks(self) -> Iterator[tuple[tuple[RoundPoint, ...], Levels]]:
-        """What is known at each look, with the look's levels."""
+        """Points that are known at each look, with the look's levels."""
         full: list[RoundPoint] = []
         for (rounds, blocks), levels in zip(LOOKS, LEVELS, strict=True):
             point = RoundPoint(tuple(self.differences[rounds - 1][:blocks]))
@@ -67,7 +67,7 @@ class End:
     Attributes:
         verdict: The outcome.
         slower: Whether it was shown to be slower: REGRESSED, or PASS with the remark that it is within the tolerance.
-        windows: How long it took.
+        windows: Length of the comparison in windows.
     """
 
     verdict: Verdict
@@ -126,9 +126,9 @@ def outcome(
     """Look until it is decided.
 
     Args:
-        comparison: What the rounds measure.
-        growth: What the cost may grow by.
-        start_windows: What it takes to start both servers, in windows.
+        comparison: Measurements of the rounds.
+        growth: Growth of the cost that is tolerated.
+        start_windows: Cost of starting both servers, in windows.
         may_end_early: Whether the first round ends early where another start tells more.
     """
     verdict, slower, windows = Verdict.INCONCLUSIVE, False, 0

@@ -33,7 +33,7 @@ class Doubling(torch.nn.Module):
 
 
 class Meeting(torch.nn.Module):
-    """From the second execution on two wait for each other, and fail if they never meet; counts executions."""
+    """Executions from the second one on wait for each other in pairs, and fail if they never meet; counts them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Meeting(torch.nn.Module):
         self.executions = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Which execution it is, for each row."""
+        """Return the number of the execution for each row."""
         with self.lock:
             self.executions += 1
             count = self.executions

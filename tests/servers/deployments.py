@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.verdict.reason import Reason
 
 COUNTERS = MetricNames(items="items", batches="batches", requests="requests")
-"""Of ``model_server.py``."""
+"""Counters of ``model_server.py``."""
 
 FACTORY = ServerFactory(lambda seconds: partial(cast("Any", reached), timeout_seconds=seconds), str)
 """Describes servers without a session of pytest, and reaches remote ones."""

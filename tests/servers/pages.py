@@ -36,11 +36,11 @@ class Pages(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """Its port."""
+        """Port of the server."""
         return self.server_port
 
     def site(self, start_timeout_seconds: float = 120.0) -> Site:
-        """Its site, as a server's adapter knows it."""
+        """Site of the server, as its adapter knows it."""
         return Site(Path(), {"http": self.server_port}, start_timeout_seconds=start_timeout_seconds)
 
 

@@ -65,7 +65,7 @@ def lost(engines: Engines) -> str:
 
 
 def test_loads_share_a_cluster_of_our_own(server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It listens on the loopback alone, a killed worker ends its load by name, and nothing is left at the end."""
+    """Our cluster is on the loopback alone, a killed worker ends its load by name, and nothing is left."""
     load = plan(server.port, schedule=Constant(100), requests=100)
     with folder_of_ray() as folder:
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -122,7 +122,7 @@ def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_engine_runs_on_each_of_two_nodes_until_one_is_lost(server: Serving) -> None:
-    """By the cluster's address, and by Ray's client; the loss of a node in mid-load is told by its name."""
+    """Nodes run engines, through Ray's client too, and the loss of one in mid-load is told by its name."""
     load = plan(server.port, schedule=Constant(100), requests=100)
     with ray_nodes("127.0.0.2", "127.0.0.3") as nodes:
         engine = RayEngine(nodes.address, OPTION)

@@ -157,7 +157,7 @@ def test_no_page_is_a_crash(text: str) -> None:
 
 
 def refusal(page: Pages, start_timeout_seconds: float = 120.0) -> ServerFailed:
-    """What is said of a page that cannot be read."""
+    """The error for a page that cannot be read."""
     with pytest.raises(ServerFailed, match=rf"127\.0\.0\.1:{page.port}/metrics could not be read") as caught:
         MetricNames(batch_size="size").fetch(page.site(start_timeout_seconds))
     return caught.value

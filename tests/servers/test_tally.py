@@ -17,7 +17,7 @@ from pytest_gpuserve.servers.inside.tally import EXECUTION_FIELDS, MAGIC, WORD, 
 
 
 def counted(executions: int, items: int, nanoseconds: int, sizes: dict[int, int]) -> Counted:
-    """What was counted of executions."""
+    """The counts of executions."""
     return Counted(dict(zip(EXECUTION_FIELDS, (executions, items, nanoseconds), strict=True)), sizes)
 
 

@@ -106,7 +106,7 @@ def load(worker: Instance, request: Request, users: int, seconds: float) -> int:
 
 
 def settled(worker: Instance) -> Counters:
-    """Its counters, once what a load left under way is done."""
+    """Counters of a worker after the requests that a load left under way."""
     found: list[Counters] = []
 
     def done() -> bool:
@@ -272,7 +272,7 @@ def test_two_threads_execute_at_the_same_time(logs: Path) -> None:
 
 
 def test_a_start_that_fails_says_why(logs: Path) -> None:
-    """It ends at once with 1 and the reason as the last words of its log."""
+    """A start that fails ends at once with 1 and the reason as the last words of its log."""
     with pytest.raises(ServerFailed) as problem, running(kind("raising"), ROW, logs / "raising.log"):
         pass
     last = problem.value.log_tail.splitlines()[-1]

@@ -50,7 +50,7 @@ def rows_of(*rows: float) -> InferenceRequest:
 
 
 def values(tensor: Tensor) -> list[float]:
-    """Its FP32 elements."""
+    """FP32 elements of a tensor."""
     return [float(value) for value in np.frombuffer(bytes(tensor.data), "<f4")]
 
 

@@ -82,7 +82,7 @@ def test_what_the_fixture_sets_is_refused(repository: Path, given: dict[str, Any
     ],
 )
 def test_the_named_configuration_is_the_one_that_is_read(repository: Path, given: dict[str, Any]) -> None:
-    """Its ensemble is what requests are for."""
+    """A named configuration that is an ensemble gets the requests."""
     (repository / "a" / "configs").mkdir()
     (repository / "a" / "configs" / "big.pbtxt").write_text(ENSEMBLE)
     assert Triton(repository, "models", **given).default_model == "a"
@@ -135,7 +135,7 @@ def test_an_inference_is_for_the_ensemble(repository: Path) -> None:
 
 
 def test_the_workload_tells_no_secrets_and_no_places(repository: Path) -> None:
-    """What must be equal names the repository as it is shown, and variables by their hashes."""
+    """A workload names the repository as it is shown, and variables by their hashes."""
     kind = Triton(repository, "suites/models", models=("b", "a"), model="a", environment={"TOKEN": "secret"})
     workload = kind.workload()
     assert (workload["repository"], workload["models"], workload["counted"]) == ("suites/models", "a b", "a")

@@ -24,7 +24,7 @@ NO_LIBRARY = [
     f"apt-get install libpython{VERSION}",
     "{0}/base/lib/x86_64-linux-gnu",
 ]
-"""What is said where the shared libpython is missing, and where it was looked for."""
+"""Words of the error without a shared libpython, with the places that were searched."""
 
 
 @pytest.fixture

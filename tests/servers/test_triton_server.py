@@ -119,7 +119,7 @@ def infer(port: int, sent: bytes) -> tuple[int, bytes]:
 
 
 def asked(port: int, method: str, path: str, sent: bytes | None = None) -> tuple[int, bytes]:
-    """Its status and its answer."""
+    """Status and body of an answer."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
         connection.request(method, path, sent)
         with connection.getresponse() as answer:

@@ -247,7 +247,7 @@ def write(script: Script, folder: Path, *, library: Path) -> dict[str, str]:
     """Write a script, and make an environment for a child process whose NVML answers by it.
 
     Args:
-        script: What is answered.
+        script: Answers of the fake.
         folder: An existing folder, where ``nvml.script`` is written; another script needs another folder.
         library: The folder where ``build_fake_nvml`` has put the library.
 
