@@ -14,13 +14,11 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from pytest_gpuserve.measure.histogram import seconds_of
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.report.names import printable
-from pytest_gpuserve.report.result_json import verdict_record
+from pytest_gpuserve.report.result_json import plain_verdict
 from pytest_gpuserve.units import digest
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.verdict import Verdict
@@ -122,7 +120,7 @@ def _benchmarks(test: TestResult, taken: set[str]) -> Iterator[dict[str, Any]]:
             "extra_info": {
                 "outcome": test.outcome,
                 "metrics": _metrics(run.sessions),
-                "verdicts": [_facts(msgspec.to_builtins(verdict_record(each, run.label))) for each in run.judgements],
+                "verdicts": [_facts(plain_verdict(each, run.label)) for each in run.judgements],
                 "errors": summary.errors,
                 "measured_seconds": summary.seconds,
                 "load": _facts(dict(run.load)),

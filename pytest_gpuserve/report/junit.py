@@ -11,10 +11,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from pytest_gpuserve.report.names import printable
-from pytest_gpuserve.report.result_json import verdict_record
+from pytest_gpuserve.report.result_json import plain_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -54,7 +52,7 @@ def _places(judgements: Sequence[Judgement]) -> Iterator[tuple[str, Judgement]]:
 
 def _fields(judgement: Judgement) -> Iterator[tuple[str, str]]:
     """Fields of the JSON result as texts; unknown ones are left out."""
-    fields = msgspec.to_builtins(verdict_record(judgement, ""))
+    fields = plain_verdict(judgement, "")
     for name in ("metric", "run", "why"):
         del fields[name]
     if fields["interval"] is not None:

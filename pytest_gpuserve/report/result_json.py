@@ -1,13 +1,16 @@
-"""Writes a session's result as the file of ``--gpuserve-json``; `schema` describes it."""
+"""Writes a session's result as the file of ``--gpuserve-json``; the page ``reference/json.md`` describes every field.
+
+Latencies are in seconds. ``change`` is a fraction of the value with the value's own sign. ``tolerance`` and
+``detectable`` are such fractions for the worse, without a sign. Unknown values are null. A schema may only get
+additions; any other change makes a new schema.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import added
@@ -15,15 +18,6 @@ from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.window import Client, GpuUse
-from pytest_gpuserve.report.schema import (
-    BaseRecord,
-    Mode,
-    ReasonRecord,
-    ResultRecord,
-    RunRecord,
-    TestRecord,
-    VerdictRecord,
-)
 from pytest_gpuserve.verdict.metric import GOODPUT, METRICS, OUTPUT_TOKENS
 
 if TYPE_CHECKING:
@@ -33,74 +27,82 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Window
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
-    from pytest_gpuserve.report.schema import Plain
     from pytest_gpuserve.verdict.verdict import Judgement
 
-_MODES: Final[dict[str, Mode]] = {"": "gate", "--baseline-update": "update", "--baseline-update-new": "update-new"}
+SCHEMA: Final = 2
+
+Plain = dict[str, Any]
+"""An object of JSON."""
+
+_MODES: Final = {"": "gate", "--baseline-update": "update", "--baseline-update-new": "update-new"}
 
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
 def document(result: SessionResult) -> str:
-    """Write a session's result as JSON."""
-    record = ResultRecord(
-        at=result.at or None,
-        commit=result.commit,
+    """Write a session's result as JSON.
+
+    Raises:
+        ValueError: A number in the result is infinite or NaN.
+    """
+    plain = {
+        "schema": SCHEMA,
+        "at": result.at or None,
+        "commit": result.commit,
         # If the commit is unknown, it is also unknown whether the code was changed.
-        clean=None if result.commit is None else result.clean,
-        software=dict(result.software),
-        gpu=dict(result.gpu),
-        host=dict(result.host),
-        mode=_MODES[result.update] if result.stored else "against",
-        against=result.against or None,
-        header=result.header,
-        notes=list(result.notes),
-        tests=[_test(test) for test in result.tests],
-    )
-    return json_text(msgspec.to_builtins(record)) + "\n"
+        "clean": None if result.commit is None else result.clean,
+        "software": dict(result.software),
+        "gpu": dict(result.gpu),
+        "host": dict(result.host),
+        "mode": _MODES[result.update] if result.stored else "against",
+        "against": result.against or None,
+        "header": result.header,
+        "notes": result.notes,
+        "tests": [_test(test) for test in result.tests],
+    }
+    return json.dumps(plain, indent=1, allow_nan=False) + "\n"
 
 
-def json_text(plain: Plain) -> str:
-    """Write plain values as JSON."""
-    return json.dumps(plain, indent=1, allow_nan=False)
-
-
-def _test(test: TestResult) -> TestRecord:
+def _test(test: TestResult) -> Plain:
     runs = [_run(run) for run in test.runs]
-    return TestRecord(
-        nodeid=test.nodeid,
-        outcome=test.outcome,
-        problem=test.problem,
-        verdicts=[verdict_record(judgement, run.label) for run in test.runs for judgement in run.judgements],
-        run=runs[0] if runs else None,
-        more_runs=runs[1:] or msgspec.UNSET,
-    )
+    return {
+        "nodeid": test.nodeid,
+        "outcome": test.outcome,
+        "problem": test.problem,
+        "verdicts": [plain_verdict(judgement, run.label) for run in test.runs for judgement in run.judgements],
+        "run": runs[0] if runs else None,
+        **({"more_runs": runs[1:]} if runs[1:] else {}),
+    }
 
 
-def verdict_record(judgement: Judgement, label: str) -> VerdictRecord:
+def plain_verdict(judgement: Judgement, label: str) -> Plain:
     """The plain values of a judgement of the load with this label."""
-    return VerdictRecord(
-        metric=judgement.metric.name,
-        verdict=judgement.verdict,
-        value=judgement.value,
-        unit=judgement.unit,
-        reference=judgement.reference,
-        reference_kind=judgement.reference_kind,
-        change=judgement.change,
-        interval=judgement.interval,
-        tolerance=judgement.tolerance,
-        detectable=judgement.detectable,
-        rounds=judgement.rounds,
-        reasons=list(map(str, judgement.reasons)),
-        why=[ReasonRecord(str(reason.kind), reason.about, reason.seconds) for reason in judgement.reasons],
-        run=label,
-        windows=judgement.windows,
+    why = (
+        {"kind": reason.kind.value, "about": reason.about or None, "seconds": reason.seconds}
+        for reason in judgement.reasons
     )
+    return {
+        "metric": judgement.metric.name,
+        "verdict": judgement.verdict.value,
+        "value": judgement.value,
+        "unit": judgement.unit,
+        "reference": judgement.reference,
+        "reference_kind": judgement.reference_kind,
+        "change": judgement.change,
+        "interval": judgement.interval,
+        "tolerance": judgement.tolerance,
+        "detectable": judgement.detectable,
+        "rounds": judgement.rounds,
+        "reasons": list(map(str, judgement.reasons)),
+        "why": [{name: value for name, value in each.items() if value is not None} for each in why],
+        "run": label,
+        "windows": judgement.windows,
+    }
 
 
-def _run(run: RunResult) -> RunRecord:
-    windows = [window for session in run.sessions for window in session.windows]
+def _run(run: RunResult) -> Plain:
     starts = [start for session in run.sessions for start in session.starts]
+    windows = [window for start in starts for window in start.windows]
     client = Client.pooled(session.client for session in run.sessions)
     counters = added([start.counters for start in starts if start.counters is not None])
     errors: Counter[str] = Counter()
@@ -109,45 +111,45 @@ def _run(run: RunResult) -> RunRecord:
         errors.update(window.errors)
     for session in run.sessions:
         sizes.update(session.batch_sizes)
-    return RunRecord(
-        label=run.label,
-        requests=sum(window.requests for window in windows),
-        errors=dict(errors),
-        seconds=sum(window.seconds for window in windows),
-        throughput=_known("throughput", run.sessions),
-        latency=_latency(run.sessions),
-        batching_ratio=_known("batching_ratio", run.sessions),
-        batch_sizes=dict(sizes),
-        breakdown=_breakdown(windows, counters, client),
-        send_lag_p99=_quantile(client.lag, 0.99),
-        service=_quantiles(client.service),
-        ttft=_of_streams("ttft", run.sessions),
-        itl=_of_streams("itl", run.sessions),
-        tpot=_of_streams("tpot", run.sessions),
-        output_tokens_per_second=_known(OUTPUT_TOKENS, run.sessions),
-        goodput=_known(GOODPUT, run.sessions),
-        telemetry=_telemetry(windows),
-        windows_measured_again=[reason for start in starts for reason in start.rejected],
-        sessions=len(run.sessions),
-        starts=len(starts),
-        cold_start_seconds=[start.cold_start_seconds for start in starts],
-        cold_start_parts=[dict(start.cold_start_parts) for start in starts],
-        counters=_counters(counters),
-        answers=sum(session.answers for session in run.sessions),
-        answers_checked=sum(session.answers_checked for session in run.sessions),
-        foreign_cores=[start.foreign_cores for start in starts],
-        cpu_share=[start.cpu_share for start in starts],
-        client_cpu_seconds=sum(window.client_cpu_seconds for window in windows),
-        problems=[str(problem) for session in run.sessions for problem in session.problems],
-        load=dict(run.load),
-        server=dict(run.server),
-        settings={
+    return {
+        "label": run.label,
+        "requests": sum(window.requests for window in windows),
+        "errors": dict(errors),
+        "seconds": sum(window.seconds for window in windows),
+        "throughput": _known("throughput", run.sessions),
+        "latency": _latency(windows),
+        "batching_ratio": _known("batching_ratio", run.sessions),
+        "batch_sizes": dict(sizes),
+        "breakdown": _breakdown(windows, counters, client),
+        "send_lag_p99": client.lag.quantile(0.99) if client.lag.total else None,
+        "service": _quantiles(client.service) if client.service.total else None,
+        "ttft": _of_streams("ttft", run.sessions),
+        "itl": _of_streams("itl", run.sessions),
+        "tpot": _of_streams("tpot", run.sessions),
+        "output_tokens_per_second": _known(OUTPUT_TOKENS, run.sessions),
+        "goodput": _known(GOODPUT, run.sessions),
+        "telemetry": _telemetry(windows),
+        "windows_measured_again": [reason for start in starts for reason in start.rejected],
+        "sessions": len(run.sessions),
+        "starts": len(starts),
+        "cold_start_seconds": [start.cold_start_seconds for start in starts],
+        "cold_start_parts": [dict(start.cold_start_parts) for start in starts],
+        "counters": _counters(counters),
+        "answers": sum(session.answers for session in run.sessions),
+        "answers_checked": sum(session.answers_checked for session in run.sessions),
+        "foreign_cores": [start.foreign_cores for start in starts],
+        "cpu_share": [start.cpu_share for start in starts],
+        "client_cpu_seconds": sum(window.client_cpu_seconds for window in windows),
+        "problems": [str(problem) for session in run.sessions for problem in session.problems],
+        "load": dict(run.load),
+        "server": dict(run.server),
+        "settings": {
             name: {"asked": setting.asked, "used": setting.used}
             for start in starts[-1:]
             for name, setting in start.settings.items()
         },
-        base=None if run.base is None else _base(run.base, run.base_options, run.base_sessions),
-    )
+        "base": None if run.base is None else _base(run.base, run.base_options, run.base_sessions),
+    }
 
 
 def _telemetry(windows: Sequence[Window]) -> Plain | None:
@@ -181,18 +183,18 @@ def _counters(counted: Counters | None) -> Plain | None:
     return plain
 
 
-def _base(name: str, options: Sequence[str], sessions: Sequence[Session]) -> BaseRecord:
+def _base(name: str, options: Sequence[str], sessions: Sequence[Session]) -> Plain:
     """The base of a run, in the same units."""
     windows = [window for session in sessions for window in session.windows]
-    return BaseRecord(
-        name=name,
-        options=list(options),
-        requests=sum(window.requests for window in windows),
-        seconds=sum(window.seconds for window in windows),
-        throughput=_known("throughput", sessions),
-        latency=_latency(sessions),
-        batching_ratio=_known("batching_ratio", sessions),
-    )
+    return {
+        "name": name,
+        "options": list(options),
+        "requests": sum(window.requests for window in windows),
+        "seconds": sum(window.seconds for window in windows),
+        "throughput": _known("throughput", sessions),
+        "latency": _latency(windows),
+        "batching_ratio": _known("batching_ratio", sessions),
+    }
 
 
 def _known(name: str, sessions: Sequence[Session]) -> float | None:
@@ -202,12 +204,8 @@ def _known(name: str, sessions: Sequence[Session]) -> float | None:
         return None
 
 
-def _quantile(histogram: Histogram, q: float) -> float | None:
-    return histogram.quantile(q) if histogram.total else None
-
-
-def _quantiles(histogram: Histogram) -> Plain | None:
-    return {name: histogram.quantile(q) for name, q in _QUANTILES.items()} if histogram.total else None
+def _quantiles(histogram: Histogram) -> Plain:
+    return {name: histogram.quantile(q) for name, q in _QUANTILES.items()}
 
 
 def _of_streams(times: str, sessions: Sequence[Session]) -> Plain | None:
@@ -216,13 +214,8 @@ def _of_streams(times: str, sessions: Sequence[Session]) -> Plain | None:
     return found if any(value is not None for value in found.values()) else None
 
 
-def _latency(sessions: Sequence[Session]) -> dict[str, float | None]:
-    windows = [window for session in sessions for window in session.windows]
+def _latency(windows: Sequence[Window]) -> Plain:
     latency = merge(window.latency for window in windows)
     if not latency.total:
         return dict.fromkeys(("mean", *_QUANTILES, "max"))
-    return {
-        "mean": latency.mean,
-        **{name: latency.quantile(q) for name, q in _QUANTILES.items()},
-        "max": latency.max_seconds,
-    }
+    return {"mean": latency.mean, **_quantiles(latency), "max": latency.max_seconds}

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,6 @@ from pytest_gpuserve.verdict.metric import METRICS, OUTPUT_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import msgspec
 
 PLAIN = ("baseline", "device", "full_size", "artifacts")
 """Fixtures that are no functions."""
@@ -65,18 +62,6 @@ def ini() -> str:
     add_options(parser)
     lines = ["| setting | default | meaning |", "|---|---|---|"]
     lines += [f"| `{name}` | {f'`{default}`' if default else ''} | {text} |" for name, default, text in parser.found]
-    return "\n".join(lines)
-
-
-def record(kind: type[msgspec.Struct]) -> str:
-    """A table of the fields of an object of the JSON result, in their order."""
-    described = (inspect.getdoc(kind) or "").partition("Args:\n")[2].replace("``", "`")
-    texts = {
-        name: " ".join(text.split())
-        for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", described, re.MULTILINE)
-    }
-    lines = ["| field | meaning |", "|---|---|"]
-    lines += [f"| `{name}` | {texts[name]} |" for name in kind.__struct_fields__]
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import GpuUse, Session
+from pytest_gpuserve.plugin import DOCS
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult, TestResult
-from tests.support.builders import result_of, session, start, streamed, window
+from tests.support.builders import judgement, result_of, session, start, streamed, window
 from tests.support.reasons import because
 
 
@@ -27,6 +29,16 @@ def test_unknown_code_has_null_facts(clean: bool) -> None:  # noqa: FBT001 -- a 
     """An unknown commit has null facts, whether the checkout is clean or not."""
     plain = json.loads(document(SessionResult({}, {}, (), clean=clean)))
     assert (plain["at"], plain["commit"], plain["clean"]) == (None, None, None)
+
+
+def test_the_page_describes_every_field_of_the_file() -> None:
+    """Each table of the page has the fields of one object of the file, in their order."""
+    test = result_of("t", judgement())
+    test.runs *= 2
+    plain = read(test)
+    written = (plain, plain["tests"][0], plain["tests"][0]["verdicts"][0], plain["tests"][0]["run"])
+    tables = (DOCS / "reference" / "json.md").read_text(encoding="utf-8").split("| field | meaning |")[1:]
+    assert [re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) for table in tables] == [list(each) for each in written]
 
 
 def test_a_run_has_the_totals_of_its_sessions() -> None:
