@@ -35,11 +35,9 @@ class Metric:
 
     Attributes:
         name: The name in assertions: ``throughput``, ``latency.p99``.
-        option: The name in the marker: ``throughput``, ``p99``.
         unit: ``1/s``, ``s``, ``J``, ``B``, or empty for a plain ratio.
         higher_is_better: Whether a larger value is the better one.
         default_tolerance: How much worse the value may be by default, as a fraction of it.
-        quantile: Which quantile the metric is, or None.
         sd_floor: Smallest standard deviation of log cost between starts or sessions that is believed.
         default_sd: Assumed standard deviation of log cost between sessions, before any is known.
         default_pair_sd: Assumed standard deviation of the difference of two paired starts; ``sd_floor`` if that is
@@ -47,20 +45,25 @@ class Metric:
         is_of_requests: Whether the value is computed from requests, and so needs many. Else one is enough.
         on_request: Whether the metric is judged and shown only in tests that name it.
         times: The times whose quantile this is: ``latency``, ``ttft``, ``itl`` or ``tpot``; empty for other metrics.
+        quantile: Which quantile the metric is, or None.
     """
 
     name: str
-    option: str
     unit: str
-    higher_is_better: bool
-    default_tolerance: float
-    quantile: float | None
-    sd_floor: float
-    default_sd: float
+    higher_is_better: bool = False
+    default_tolerance: float = 0.05
+    sd_floor: float = 0.005
+    default_sd: float = 0.02
     default_pair_sd: float = 0.015
     is_of_requests: bool = True
-    on_request: bool = False
+    on_request: bool = True
     times: str = ""
+    quantile: float | None = None
+
+    @property
+    def option(self) -> str:
+        """The name in the marker: ``throughput``, ``p99``, ``ttft_p99``."""
+        return self.name.removeprefix(f"{LATENCY}.").replace(".", "_")
 
     @property
     def counted(self) -> str:
@@ -110,109 +113,52 @@ class Metric:
 _COUNTED: Final = {"itl": "gaps between chunks", "tpot": "requests of two tokens or more"}
 
 
-def _ratio(name: str, *, unit: str, sd_floor: float) -> Metric:
-    return Metric(
-        name=name,
-        option=name,
-        unit=unit,
-        higher_is_better=True,
-        default_tolerance=0.05,
-        quantile=None,
-        sd_floor=sd_floor,
-        default_sd=0.02,
-    )
-
-
-def _quantiles(times: str) -> tuple[Metric, ...]:
+def _quantiles(times: str) -> list[Metric]:
     """Quantile metrics of the latency, or of the times of streams, which vary as the latency does."""
-    return (
-        _quantile(times, 50, tolerance=0.05),
-        _quantile(times, 90, tolerance=0.10),
-        _quantile(times, 95, tolerance=0.10),
-        _quantile(times, 99, tolerance=0.20, sd_floor=0.03, default_sd=0.03),
-    )
-
-
-def _quantile(
-    times: str, percent: int, *, tolerance: float, sd_floor: float = 0.005, default_sd: float = 0.02
-) -> Metric:
-    return Metric(
-        name=f"{times}.p{percent}",
-        option=f"p{percent}" if times == LATENCY else f"{times}_p{percent}",
-        unit="s",
-        higher_is_better=False,
-        default_tolerance=tolerance,
-        quantile=percent / 100,
-        sd_floor=sd_floor,
-        default_sd=default_sd,
-        on_request=times != LATENCY,
-        times=times,
-    )
-
-
-def _on_request(
-    name: str,
-    *,
-    unit: str,
-    tolerance: float,
-    sd_floor: float,
-    default_sd: float,
-    default_pair_sd: float = 0.015,
-    higher_is_better: bool = False,
-    is_of_requests: bool = True,
-) -> Metric:
-    return Metric(
-        name=name,
-        option=name,
-        unit=unit,
-        higher_is_better=higher_is_better,
-        default_tolerance=tolerance,
-        quantile=None,
-        sd_floor=sd_floor,
-        default_sd=default_sd,
-        default_pair_sd=default_pair_sd,
-        is_of_requests=is_of_requests,
-        on_request=True,
-    )
+    return [
+        Metric(
+            f"{times}.p{percent}",
+            "s",
+            default_tolerance=tolerance,
+            sd_floor=0.03 if percent == 99 else 0.005,
+            default_sd=0.03 if percent == 99 else 0.02,
+            on_request=times != LATENCY,
+            times=times,
+            quantile=percent / 100,
+        )
+        for percent, tolerance in ((50, 0.05), (90, 0.10), (95, 0.10), (99, 0.20))
+    ]
 
 
 _ALL: Final = (
-    _ratio("throughput", unit="1/s", sd_floor=0.005),
+    Metric("throughput", "1/s", higher_is_better=True, on_request=False),
     *_quantiles(LATENCY),
-    _ratio("batching_ratio", unit="", sd_floor=0.003),
+    Metric("batching_ratio", "", higher_is_better=True, sd_floor=0.003, on_request=False),
     *_quantiles("ttft"),
     *_quantiles("itl"),
     *_quantiles("tpot"),
-    _on_request(OUTPUT_TOKENS, unit="1/s", tolerance=0.05, sd_floor=0.005, default_sd=0.02, higher_is_better=True),
-    _on_request(GOODPUT, unit="1/s", tolerance=0.05, sd_floor=0.005, default_sd=0.02, higher_is_better=True),
-    # Both are ratios of totals, and most of the spread comes from the throughput.
-    _on_request("energy_per_inference", unit="J", tolerance=0.05, sd_floor=0.005, default_sd=0.02),
+    Metric(OUTPUT_TOKENS, "1/s", higher_is_better=True),
+    Metric(GOODPUT, "1/s", higher_is_better=True),
+    # A ratio of totals: most of its spread comes from the throughput.
+    Metric("energy_per_inference", "J"),
     # Allocators request whole segments of a few MiB, which is less than half a percent of a model's GiB.
-    _on_request(
+    Metric(
         "gpu_memory",
-        unit="B",
-        tolerance=0.02,
+        "B",
+        default_tolerance=0.02,
         sd_floor=0.001,
         default_sd=0.005,
         default_pair_sd=0.005 * math.sqrt(2),
         is_of_requests=False,
     ),
     # The driver counts in whole percents, so two starts may agree by rounding alone.
-    _on_request(
-        "gpu_utilisation",
-        unit="",
-        tolerance=0.05,
-        sd_floor=0.01,
-        default_sd=0.02,
-        higher_is_better=True,
-        is_of_requests=False,
-    ),
+    Metric("gpu_utilisation", "", higher_is_better=True, sd_floor=0.01, is_of_requests=False),
     # A start reads files, compiles and waits for the driver, so it varies more than a started server. Each start gives
     # one number only, and a pair differs by the spread of both starts.
-    _on_request(
+    Metric(
         COLD_START,
-        unit="s",
-        tolerance=0.20,
+        "s",
+        default_tolerance=0.20,
         sd_floor=0.02,
         default_sd=0.05,
         default_pair_sd=0.05 * math.sqrt(2),
