@@ -2,7 +2,8 @@
 
 Both tails are the regularised incomplete beta function I_x(a, b) (Abramowitz and Stegun 26.5, 26.6.2, 26.7.1). Its
 continued fraction (DLMF 8.17.22) is evaluated with Lentz's method. Everything stays in logarithms until the last step,
-so that extreme tails keep their relative precision and do not overflow.
+so that extreme tails keep their relative precision and do not overflow. A verdict has at most some hundred degrees of
+freedom; of 100 000, nine digits are right.
 """
 
 from __future__ import annotations
@@ -10,17 +11,12 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-_NORMAL_FROM_DF = 1e6
-"""Degrees of freedom from which a corrected normal tail is exact to 1e-11; the continued fraction would only be
-slow."""
-
 _LENTZ_TINY = 1e-300
 _LENTZ_PRECISION = 1e-16
 _LENTZ_MOST_STEPS = 100_000
 _NEWTON_PRECISION = 1e-14
 _NEWTON_MOST_STEPS = 100
 _LOG_LARGEST_FLOAT = 709.0
-_STIRLING_FROM = 10.0
 
 
 def t_upper_tail(t: float, df: float) -> float:
@@ -28,18 +24,20 @@ def t_upper_tail(t: float, df: float) -> float:
 
     Args:
         t: The bound; plus or minus infinity is allowed.
-        df: Degrees of freedom, any positive real; infinity gives the normal distribution.
+        df: Degrees of freedom, any positive number.
 
     Raises:
-        ValueError: ``t`` is NaN or ``df`` is not positive.
+        ValueError: ``t`` is NaN, or ``df`` is not a positive number.
     """
     _check_df(df)
     if math.isnan(t):
         raise ValueError("the tail of a NaN is not defined")
-    if math.isinf(t):
-        return 0.0 if t > 0 else 1.0
-    far = _t_far_tail(abs(t), df)
-    return far if t >= 0 else 1.0 - far
+    if t < 0:
+        return 1.0 - t_upper_tail(-t, df)
+    if t == 0:
+        return 0.5
+    log_odds = math.log(df) - 2 * math.log(t)
+    return 0.5 * _incomplete_beta(df / 2, 0.5, log_x=-_softplus(-log_odds), log_y=-_softplus(log_odds))
 
 
 def t_quantile(upper_tail: float, df: float) -> float:
@@ -47,26 +45,26 @@ def t_quantile(upper_tail: float, df: float) -> float:
 
     Args:
         upper_tail: The share above, strictly between 0 and 1 (0.05 is the quantile that tables call t_.95).
-        df: Degrees of freedom, any positive real; infinity gives the normal distribution.
+        df: Degrees of freedom, any positive number.
 
     Returns:
         The quantile; infinity if it is larger than any float (a tiny share of a tiny ``df``).
 
     Raises:
-        ValueError: ``upper_tail`` is not inside (0, 1) or ``df`` is not positive.
+        ValueError: ``upper_tail`` is not inside (0, 1), or ``df`` is not a positive number.
     """
     _check_df(df)
     if not 0.0 < upper_tail < 1.0:
         raise ValueError(f"a quantile needs a share between 0 and 1, not {upper_tail}")
-    if upper_tail == 0.5:
-        return 0.0
-    if upper_tail > 0.5:
-        return -t_quantile(1.0 - upper_tail, df)
+    if upper_tail >= 0.5:
+        return 0.0 if upper_tail == 0.5 else -t_quantile(1.0 - upper_tail, df)
     log_t = math.log(-NormalDist().inv_cdf(upper_tail))
     # Newton on log(tail) over log(t): a straight line where t is a power law, nearly one elsewhere.
     for _ in range(_NEWTON_MOST_STEPS):
-        tail = _t_far_tail(math.exp(log_t), df)
-        step = math.log(tail / upper_tail) * tail / math.exp(_log_t_times_density(log_t, df))
+        tail = t_upper_tail(math.exp(log_t), df)
+        log_kernel = -(df + 1) / 2 * _softplus(2 * log_t - math.log(df))
+        log_density = log_kernel - _log_beta(df / 2, 0.5) - 0.5 * math.log(df)
+        step = math.log(tail / upper_tail) * tail / math.exp(log_t + log_density)
         log_t += step
         if log_t > _LOG_LARGEST_FLOAT:
             return math.inf
@@ -80,50 +78,25 @@ def f_upper_tail(f: float, df1: float, df2: float) -> float:
 
     Args:
         f: The ratio of two mean squares, 0 or more; infinity is allowed.
-        df1: Degrees of freedom of the numerator, positive and finite.
-        df2: Degrees of freedom of the denominator, positive and finite.
+        df1: Degrees of freedom of the numerator, a positive number.
+        df2: Degrees of freedom of the denominator, a positive number.
 
     Raises:
-        ValueError: ``f`` is negative or NaN, or degrees of freedom are not positive and finite.
+        ValueError: ``f`` is negative or NaN, or degrees of freedom are not positive numbers.
     """
-    for df in (df1, df2):
-        _check_df(df)
-        if math.isinf(df):
-            raise ValueError("the F distribution is only offered with finite degrees of freedom")
+    _check_df(df1)
+    _check_df(df2)
     if math.isnan(f) or f < 0:
         raise ValueError(f"a ratio of mean squares cannot be {f}")
     if f == 0:
         return 1.0
-    if math.isinf(f):
-        return 0.0
     log_odds = math.log(df2) - math.log(df1) - math.log(f)
     return _incomplete_beta(df2 / 2, df1 / 2, log_x=-_softplus(-log_odds), log_y=-_softplus(log_odds))
 
 
 def _check_df(df: float) -> None:
-    if math.isnan(df) or df <= 0:
-        raise ValueError(f"degrees of freedom must be positive, not {df}")
-
-
-def _t_far_tail(t: float, df: float) -> float:
-    """Tail above a t that is 0 or more."""
-    if t == 0:
-        return 0.5
-    if df > _NORMAL_FROM_DF:
-        # Abramowitz and Stegun 26.7.8; with infinite df it is the normal tail itself.
-        z = t * (1 - 0.25 / df) / math.hypot(1.0, t / math.sqrt(2 * df))
-        return 0.5 * math.erfc(z / math.sqrt(2))
-    log_odds = math.log(df) - 2 * math.log(t)
-    return 0.5 * _incomplete_beta(df / 2, 0.5, log_x=-_softplus(-log_odds), log_y=-_softplus(log_odds))
-
-
-def _log_t_times_density(log_t: float, df: float) -> float:
-    """Log of t times the density at t: minus the slope of the tail over log(t)."""
-    if df > _NORMAL_FROM_DF:
-        # The slope of a Newton step only: lost precision costs a step, not a digit.
-        return log_t - math.exp(2 * log_t) / 2 - 0.5 * math.log(2 * math.pi)
-    log_kernel = -(df + 1) / 2 * _softplus(2 * log_t - math.log(df))
-    return log_t + log_kernel - _log_beta(df / 2, 0.5) - 0.5 * math.log(df)
+    if not 0 < df < math.inf:
+        raise ValueError(f"degrees of freedom must be a positive number, not {df}")
 
 
 def _softplus(value: float) -> float:
@@ -165,20 +138,4 @@ def _not_zero(value: float) -> float:
 
 
 def _log_beta(a: float, b: float) -> float:
-    """Logarithm of the beta function; a difference of large lgammas would lose ten digits at df = 1e6."""
-    small, large = sorted((a, b))
-    if large < _STIRLING_FROM:
-        return math.lgamma(small) + math.lgamma(large) - math.lgamma(small + large)
-    total = small + large
-    rest = _stirling_rest(large) - _stirling_rest(total)
-    if small < _STIRLING_FROM:
-        power = small - small * math.log(total)
-        return math.lgamma(small) + rest + power + (large - 0.5) * math.log1p(-small / total)
-    rest += _stirling_rest(small) + 0.5 * math.log(2 * math.pi / large)
-    return rest + (small - 0.5) * math.log(small / total) + large * math.log1p(-small / total)
-
-
-def _stirling_rest(z: float) -> float:
-    """Remainder of Stirling's formula for lgamma(z), for z of 10 or more (DLMF 5.11.1)."""
-    q = 1 / (z * z)
-    return (1 / 12 - q * (1 / 360 - q * (1 / 1260 - q * (1 / 1680 - q * (1 / 1188 - q * 691 / 360360))))) / z
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
