@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from matplotlib.artist import Artist
@@ -60,11 +60,7 @@ def latency_and_throughput(
         quantiles: Latencies in seconds by the quantile's name, one for each label.
         throughput: A value for each label.
         throughput_label: Text of its axis, with the unit.
-
-    Raises:
-        ValueError: A list is empty, lengths differ, or a number is not finite.
     """
-    _check("labels", labels, {**quantiles, "throughput": throughput}, needed=quantiles)
     width = 0.8 / len(quantiles)
     with _drawn(path, width=_width(len(labels) * len(quantiles))) as figure:
         axes = figure.subplots()
@@ -96,11 +92,7 @@ def stacked(
         line: The throughput, one for each bar.
         x_label: Text of the axis below.
         line_label: Text of the throughput's axis, with the unit.
-
-    Raises:
-        ValueError: A list is empty, lengths differ, or a number is not finite.
     """
-    _check("x", x, {**components, "line": line}, needed=components)
     with _drawn(path, width=_width(len(x))) as figure:
         axes = figure.subplots()
         bottom = [0.0] * len(x)
@@ -132,21 +124,7 @@ def panels(
         panels: Series by name for each panel, by its title, which has the unit; values are not converted. None is a
             gap; a panel of gaps says that it was not measured.
         log_x: Whether x has a scale of powers of two.
-
-    Raises:
-        ValueError: A list is empty, lengths differ, a number is not finite, or x is not above 0 on a logarithmic
-            scale.
     """
-    _check(
-        "x",
-        x,
-        {f"{title}: {name}": values for title, series in panels.items() for name, values in series.items()},
-        needed=[
-            value for series in panels.values() for values in series.values() for value in values if value is not None
-        ],
-    )
-    if log_x and min(x) <= 0:
-        raise ValueError(f"no logarithm of x: {min(x)}")
     names = list(dict.fromkeys(name for series in panels.values() for name in series))
     with _drawn(path, width=3.4 * len(panels)) as figure:
         for place, (title, series) in enumerate(panels.items()):
@@ -180,14 +158,7 @@ def tradeoff(
         path: The SVG to write; its folder is made.
         series: Points of each series by name: throughput, p99 in seconds, and a label, which may be empty.
         throughput_label: Text of the axis below, with the unit.
-
-    Raises:
-        ValueError: All series are empty, or a number is not finite.
     """
-    numbers = {name: [number for point in points for number in point[:2]] for name, points in series.items()}
-    if not any(numbers.values()):
-        raise ValueError("no series has a point to draw")
-    _check_finite(numbers)
     with _drawn(path, width=6.4) as figure:
         axes = figure.subplots()
         for place, (name, points) in enumerate(series.items()):
@@ -239,29 +210,6 @@ def _legend(figure: Figure) -> None:
         for handle, label in zip(handles, labels, strict=True):
             named.setdefault(label, handle)
     figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=min(4, len(named)))
-
-
-def _check(
-    what: str, x: Sequence[object], columns: Mapping[str, Sequence[float | None]], *, needed: Iterable[object]
-) -> None:
-    """Compare lengths, and check that the lists are not empty.
-
-    Raises:
-        ValueError: A list is empty, lengths differ, or a number is not finite.
-    """
-    if not len(x) or not list(needed):
-        raise ValueError("nothing to draw: " + ("no numbers" if len(x) else f"{what} is empty"))
-    wrong = [f"{name} has {len(values)}" for name, values in columns.items() if len(values) != len(x)]
-    if wrong:
-        raise ValueError(f"{what} has {len(x)} values, {', '.join(wrong)}")
-    _check_finite({what: [value for value in x if not isinstance(value, str)], **columns})
-
-
-def _check_finite(columns: Mapping[str, Sequence[object]]) -> None:
-    for name, values in columns.items():
-        for value in values:
-            if value is not None and not (isinstance(value, (int, float)) and math.isfinite(value)):
-                raise ValueError(f"{name}: {value!r} cannot be drawn")
 
 
 def _milliseconds(seconds: Sequence[float]) -> list[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,13 +28,6 @@ def knee(points: Iterable[Point], budget_seconds: float) -> Point | None:
     """Return the point of the largest throughput whose p99 is within the budget; None without such a point.
 
     Among equal throughputs it is the one of the lower p99, and among equal ones in that the lower ``at``.
-
-    Raises:
-        ValueError: A number is not finite or not above 0: an unmeasured value is not within any budget.
     """
-    known = list(points)
-    for number in (budget_seconds, *(value for point in known for value in (point.throughput, point.p99_seconds))):
-        if not math.isfinite(number) or number <= 0:
-            raise ValueError(f"{number} is not a throughput, latency or budget")
-    within = [point for point in known if point.p99_seconds <= budget_seconds]
+    within = [point for point in points if point.p99_seconds <= budget_seconds]
     return max(within, key=lambda point: (point.throughput, -point.p99_seconds, -point.at), default=None)
