@@ -45,7 +45,7 @@ class Sweep:
         """
         row = {**columns, **measured(run)}
         test, judge = os.environ.get("PYTEST_CURRENT_TEST", ""), getattr(run, "judge", None)
-        earlier = [old for old, of, by in self._sources if of == test and by is not judge]
+        earlier = [old for old, of, by in self._sources if of == test and by != judge]
         self.rows[:] = [old for old in self.rows if not any(old is one for one in earlier)]
         self.rows.append(row)
         self._sources.append((row, test, judge))

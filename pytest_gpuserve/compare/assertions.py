@@ -1,7 +1,8 @@
 """The vocabulary of a test's assertions: ``run.throughput >= baseline.throughput``.
 
-A comparison with ``baseline`` gets a verdict from the judge, which may measure more before it answers. A comparison
-with a plain number is a service-level check. A comparison without a meaning is an error, never silently true or false.
+A comparison with ``baseline`` gets a verdict from its test's comparisons, which may measure more before they answer. A
+comparison with a plain number is a service-level check. A comparison without a meaning is an error, never silently true
+or false.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.observed import Observed
@@ -18,11 +19,15 @@ from pytest_gpuserve.verdict.metric import GOODPUT, METRICS, OUTPUT_TOKENS, Metr
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Session
-    from pytest_gpuserve.verdict.metric import Metric
-    from pytest_gpuserve.verdict.verdict import Judgement
+    from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind
+
+    Judge: TypeAlias = Callable[["Run", Metric, ReferenceKind, "float | None"], "Comparison"]
+    """Compares a metric with a baseline (None), a limit or the ratio of a duel, and may measure more before it answers.
+    """
 
 T = TypeVar("T")
 
@@ -230,11 +235,10 @@ class Duel(Sides["Ratio"]):
 
     Args:
         run: Measurement of the first server.
-        judge: Reaches the verdicts.
     """
 
-    def __init__(self, run: Run, judge: Judge) -> None:
-        super().__init__(lambda metric: Ratio(run, judge, metric))
+    def __init__(self, run: Run) -> None:
+        super().__init__(lambda metric: Ratio(run, metric))
         self.run = run
 
 
@@ -247,12 +251,10 @@ class Ratio(_Comparable):
 
     Args:
         run: Measurement of the first server.
-        judge: Reaches the verdict.
         metric: The metric.
     """
 
     run: Run = field(repr=False)
-    judge: Judge = field(repr=False)
     metric: Metric
 
     def __bool__(self) -> NoReturn:
@@ -260,7 +262,7 @@ class Ratio(_Comparable):
 
     def _judged(self, other: object) -> Comparison:
         if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
-            return self.judge.against_ratio(self.run, self.metric, float(other))
+            return self.run.judge(self.run, self.metric, "duel", float(other))
         raise UsageProblem(
             f"duel.{self.metric.name} is a ratio of two servers and can be compared with a number above 0",
             found=f"{other!r}",
@@ -276,19 +278,6 @@ class Ratio(_Comparable):
     def _example(self) -> str:
         text = ">= 1.05" if self.metric.higher_is_better else "<= 0.95"
         return f"write `assert duel.{self.metric.name} {text}`"
-
-
-class Judge(Protocol):
-    """Reaches verdicts; made by the session for one test."""
-
-    def against_baseline(self, run: Run, metric: Metric) -> Comparison:
-        """Compare with the stored baseline, and measure more until it is decided."""
-
-    def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """Compare with a number in the metric's unit."""
-
-    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """Compare the ratio of a duel's first server to its second with a limit, and measure until it is decided."""
 
 
 @dataclass(frozen=True)
@@ -350,7 +339,7 @@ class Run(Sides["Measured"], Observed):
 
     Args:
         label: Distinguishes several loads of one test; empty for the first.
-        judge: Reaches the verdicts on it.
+        judge: Compares it with a baseline, a limit or an opponent.
         sessions: Measured sessions, the first look first; a comparison may add to them.
         schedule: Schedule of its requests.
     """
@@ -403,10 +392,10 @@ class Measured(_Comparable):
                     f" not with {other.metric.name}",
                     remedies=[example(self.metric)],
                 )
-            return self.run.judge.against_baseline(self.run, self.metric)
+            return self.run.judge(self.run, self.metric, "baseline", None)
         # Every metric is above 0, so a limit of 0 or below is always true, or always false.
         if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
-            return self.run.judge.against_limit(self.run, self.metric, float(other))
+            return self.run.judge(self.run, self.metric, "limit", float(other))
         raise UsageProblem(
             f"{self.metric.name} can be compared with baseline.{self.metric.name} or with a finite number",
             found=f"{other!r}",

@@ -12,6 +12,7 @@ from pytest_gpuserve.device.rules import HOST_RULES, Compatibility, compare
 from pytest_gpuserve.store.baseline import read
 from pytest_gpuserve.store.files import change
 from pytest_gpuserve.store.schema import Entry, session_record
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -167,6 +168,35 @@ class BaselineStore:
 
     def _change(self, path: Path, decide: Decide) -> None:
         self._known[path] = change(path, decide)
+
+
+def why_absent(here: RunEnvironment, key: BaselineKey, workload: Workload, stored: Stored | None) -> tuple[Reason, ...]:
+    """Reason why a load has no reference to compare with; empty if it has one.
+
+    Args:
+        here: The circumstances of this session.
+        key: Place of the load's baseline.
+        workload: Description of the load.
+        stored: The baseline, or None.
+    """
+    if stored is None:
+        return (Reason(ReasonKind.NO_ENTRY, f"{key.path} has no entry {key.entry!r}", about=str(key.path)),)
+    recorded_on = stored.entry.device.name
+    if recorded_on != here.device.name:
+        return _not_comparable(f"{key.path} was recorded on {recorded_on}, this device is {here.device.name}")
+    incompatible = comparability(here, stored.entry).incompatible
+    if incompatible:
+        what = f"{key.path} was recorded on a device that cannot be compared with this one"
+        return _not_comparable(what, *incompatible)
+    different = differences(stored.entry.workload, workload.must_match)
+    if different:
+        what = f"{key.path} has another workload under {key.entry!r}"
+        return (Reason(ReasonKind.NOT_COMPARABLE, what, about=str(key.path)), *_not_comparable(*different))
+    return ()
+
+
+def _not_comparable(*texts: str) -> tuple[Reason, ...]:
+    return tuple(Reason(ReasonKind.NOT_COMPARABLE, text) for text in texts)
 
 
 def differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

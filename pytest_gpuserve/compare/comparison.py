@@ -1,29 +1,28 @@
-"""Comparisons of one test: the first look at each of its loads, and the answers to its assertions."""
+"""Comparisons of one test: its loads, the first look at each, and the answers to its assertions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuserve.compare.assertions import Comparison, Duel, Run
 from pytest_gpuserve.compare.baseline_store import Workload
-from pytest_gpuserve.compare.loads import Look, TestLoads
-from pytest_gpuserve.compare.measurement import Measurement
-from pytest_gpuserve.compare.paired_runner import not_settled
-from pytest_gpuserve.compare.recording import judge_recording, may_record, proposals, wants_recording, write_baselines
+from pytest_gpuserve.compare.measurement import Measurement, not_settled
+from pytest_gpuserve.compare.recording import judge_recording, record
 from pytest_gpuserve.compare.screen import (
-    may_begin_paired,
-    measure_alone,
+    Usable,
+    changes_since,
     recorded_clock_mhz,
-    settle_baseline,
-    shared_host,
-    spec_of,
+    screen,
+    settled_alone,
+    unsound_judgement,
     usable_sessions,
+    why_alone,
 )
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value, too_few_requests
-from pytest_gpuserve.measure.rounds import demand_own_gpu
+from pytest_gpuserve.measure.rounds import OF_ONE_SERVER, demand_own_gpu
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.sequential import LOOKS
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
@@ -32,18 +31,85 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.builds.worktree import ReferenceBuild
+    from pytest_gpuserve.compare.baseline_store import BaselineStore
+    from pytest_gpuserve.compare.measurement import Bench, Policy
+    from pytest_gpuserve.compare.side_by_side import SideBySide
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.verdict.metric import Metric
 
 
-@dataclass(eq=False)
-class TestComparison(TestLoads):
-    """Comparisons of one test: measures loads, answers assertions, and reports the results."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look that is about to be taken.
 
+    Args:
+        unit: The unit that is measured next.
+        number: Number of the unit, from 1.
+        most: Largest number of units.
+        judgement: The last look's judgement of the undecided metric; None before the first look.
+        left_seconds: Rest of the test's budget before this look; None without a budget, as in a recording.
+    """
+
+    unit: Literal["session", "round"]
+    number: int
+    most: int
+    judgement: Judgement | None = None
+    left_seconds: float | None = None
+
+    def __str__(self) -> str:
+        """``round 2 of 8``."""
+        return f"{self.unit} {self.number} of {max(self.number, self.most)}"
+
+
+class WaitsForStart(BaseException):
+    """An undecided comparison waits for the next start of its servers, which other tests use too.
+
+    It ends the test's function, which then runs once more. It must pass through ``except Exception`` of the test.
+    """
+
+
+@dataclass(eq=False)
+class TestComparison:
+    """Comparisons of one test: measures loads, answers assertions, and reports the results.
+
+    Args:
+        nodeid: The test.
+        baseline_store: The baselines of the device.
+        bench: What all loads of the run are measured with.
+        policy: See there.
+        on_look: Called with every look before it is taken.
+        may_wait: Called when a comparison needs a fresh start: whether the test ends here, and runs again on it.
+        earlier: An earlier try of the test, whose sessions are kept: a retry is more data for the same comparison,
+            never another chance.
+
+    Attributes:
+        measurements: The test's loads, in order.
+        waits: Whether the test ended undecided, to run again on the next start of its servers.
+    """
+
+    # Not a test class, although its name looks like one to pytest.
+    __test__ = False
+
+    nodeid: str
+    _: KW_ONLY
+    baseline_store: BaselineStore
+    bench: Bench
+    policy: Policy
+    on_look: Callable[[Look], None]
+    may_wait: Callable[[], bool]
+    earlier: TestComparison | None = None
+    measurements: list[Measurement] = field(default_factory=list, init=False)
+    waits: bool = field(default=False, init=False)
     _skips: list[str] = field(default_factory=list, init=False)
     _unheld: list[Judgement] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        # Whether the test has waited for a start, and runs again on it.
+        self._goes_on = self.earlier is not None and self.earlier.waits
+        self._spent_before = self.earlier.spent_seconds() if self.earlier is not None and self._goes_on else 0.0
 
     # -- measuring
 
@@ -57,9 +123,8 @@ class TestComparison(TestLoads):
             BaselineUnusable: The baseline file cannot be read or trusted; raised before the first measurement.
         """
         measurement = self._added(name, shape, target)
-        against = self.paired_runner.against
-        if against is not None:
-            self._begin_against(measurement, against)
+        if self.bench.against is not None:
+            self._begin_against(measurement, self.bench.against)
         else:
             self._begin_beside_commit(measurement)
         if measurement.beside is None:
@@ -75,9 +140,9 @@ class TestComparison(TestLoads):
             LoadFailed: The load engine failed.
         """
         measurement = self._added(name, shape, target, opponent)
-        measurement.paired = self.paired_runner.compare_servers(spec_of(self, measurement, None), opponent)
+        measurement.pair_with_server(opponent)
         self._look_first(measurement, "duel")
-        return Duel(measurement.run, self)
+        return Duel(measurement.run)
 
     def _added(self, name: str | None, shape: LoadShape, *targets: Target) -> Measurement:
         """Check a load of one server, or of two, and add it to the test; the run is the first server's."""
@@ -98,12 +163,15 @@ class TestComparison(TestLoads):
                 remedies=["name each load: load(..., name='...')"],
             )
         measurement = Measurement(
-            Run(label, self, [], shape.schedule),
+            self.nodeid,
+            Run(label, self.compare, [], shape.schedule),
             targets[0],
             shape,
             _workload_of(targets, shape),
             self.baseline_store.key_of(self.nodeid, label),
-            self.paired_runner,
+            self.bench,
+            self.policy,
+            self._goes_on,
         )
         # Other loads end before it is measured.
         self.close()
@@ -113,35 +181,31 @@ class TestComparison(TestLoads):
     def _take_sessions(self, measurement: Measurement) -> None:
         policy = self.policy
         stored = self.baseline_store.find(measurement.baseline_key)
-        wanted = wants_recording(self, stored)
+        wanted = policy.records(stored)
         # A new recording may have other clocks.
-        clock_mhz = None if wanted else recorded_clock_mhz(self, measurement, stored)
+        clock_mhz = None if wanted else recorded_clock_mhz(measurement, stored)
         sessions = policy.record_sessions if wanted else 1
         measurement.run.sessions.extend(self._kept(measurement))
         while len(measurement.run.sessions) < sessions:
             if wanted:
                 self.on_look(Look("session", len(measurement.run.sessions) + 1, sessions))
             else:
-                self.announce("session", 1, 1)
+                self._announce("session", 1, 1)
             measurement.take(clock_mhz)
             # A load that will not be recorded anyway need not be measured to its end.
-            if measurement.run.invalid or shared_host(self, measurement):
+            if measurement.run.invalid or measurement.shared_host():
                 break
 
     def _begin_against(self, measurement: Measurement, against: Callable[[], ReferenceBuild]) -> None:
         """Compare with the requested base; if that has no such server, the measurement notes why."""
         stored = self.baseline_store.find(measurement.baseline_key)
         try:
-            spec = spec_of(self, measurement, stored)
-            measurement.paired = self.paired_runner.compare_builds(spec, against())
+            measurement.pair_with(against(), stored)
             self._look_first(measurement, "against")
         except GpuserveError as problem:
             if measurement.paired is not None and not isinstance(problem, BaseFailed):
                 raise
-            if measurement.paired is not None:
-                measurement.seconds += measurement.paired.seconds
-            measurement.paired, measurement.beside = None, None
-            measurement.absent = Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
+            measurement.give_up(Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem)))
 
     def _begin_beside_commit(self, measurement: Measurement) -> None:
         """Begin side by side with the baseline's commit if the stored numbers decide nothing here.
@@ -150,32 +214,28 @@ class TestComparison(TestLoads):
         be a second look, and could pass a REGRESSED build.
         """
         # If that commit cannot be measured, the measurement notes why.
-        stored = self.baseline_store.find(measurement.baseline_key)
-        if stored is None or wants_recording(self, stored):
+        stored, shape = self.baseline_store.find(measurement.baseline_key), measurement.shape
+        if stored is None or self.policy.records(stored) or self.policy.stored_only or not measurement.is_own:
             return
-        if not may_begin_paired(self, measurement, stored):
+        # If the test decides the end of a start, it may count its finished windows.
+        if shape.requests is not None or shape.until is not None or measurement.why_absent(stored):
             return
-        runner, key = self.paired_runner, measurement.baseline_key
-        is_screened = not self._was_paired(measurement) and bool(usable_sessions(self, measurement, stored).sessions)
+        is_screened = not self._was_paired(measurement) and bool(usable_sessions(measurement, stored).sessions)
         try:
-            spec = spec_of(self, measurement, stored)
-            if is_screened and not runner.has_rounds(spec, stored, key):
+            if is_screened and not measurement.has_rounds(stored):
                 return
-            measurement.paired = runner.compare_with_base(spec, stored, key)
+            measurement.pair_with_base(stored)
         except GpuserveError as problem:
             measurement.absent = None if is_screened else not_settled(problem)
             return
         try:
             self._look_first(measurement, "baseline")
         except BaseFailed as problem:
-            # The time that it took is the test's.
-            measurement.seconds += measurement.paired.seconds
-            measurement.paired, measurement.beside = None, None
-            measurement.absent = not_settled(problem)
+            measurement.give_up(not_settled(problem))
 
     def _was_paired(self, measurement: Measurement) -> bool:
         """Whether the test continues a load that began side by side; the host is then not read again."""
-        if self.earlier is None or not self.goes_on:
+        if self.earlier is None or not self._goes_on:
             return False
         return any(
             other.beside == "baseline" and other.baseline_key == measurement.baseline_key
@@ -188,7 +248,7 @@ class TestComparison(TestLoads):
         if measurement.paired.rounds:
             measurement.show()
         else:
-            self.announce("round", measurement.paired.next_round, LOOKS[-1][0])
+            self._announce("round", measurement.paired.next_round, LOOKS[-1][0])
             measurement.look()
 
     def _kept(self, measurement: Measurement) -> list[Session]:
@@ -205,12 +265,56 @@ class TestComparison(TestLoads):
                 return [session for session in other.run.sessions if not session.problems]
         return []
 
+    def _measure_alone(self, measurement: Measurement) -> None:
+        """Measure a session of a load that has only been measured beside its baseline's commit.
+
+        A limit applies to a server that has the machine for itself.
+        """
+        if measurement.beside != "baseline":
+            return
+        self.close()
+        measurement.beside = None
+        measurement.run.sessions.clear()
+        self._announce("session", 1, 1)
+        measurement.take()
+
+    def close(self, *, but: Measurement | None = None) -> None:
+        """End the loads that comparisons side by side have left running for their next looks, except one."""
+        for measurement in self.measurements:
+            if measurement is but:
+                continue
+            if measurement.paired is not None:
+                measurement.paired.stop_load()
+            if measurement.rounds:
+                # Some problems show only at its end, or that of its servers.
+                measurement.show()
+
     # -- comparing
 
-    def against_baseline(self, run: Run, metric: Metric) -> Comparison:
-        """See ``assertions.Judge``."""
+    def compare(self, run: Run, metric: Metric, kind: ReferenceKind, limit: float | None) -> Comparison:
+        """Compare a metric of a run, and measure until it is decided or must stop.
+
+        Args:
+            run: One of this test's runs.
+            metric: The metric.
+            kind: ``baseline``; ``limit``, a number in the metric's unit; or ``duel``, a ratio of the duel's two servers.
+            limit: The number or ratio; None for a baseline.
+
+        Raises:
+            UsageProblem: The run is a duel's, which has no baseline.
+            WaitsForStart: The next look needs a fresh start, and the test has to wait for it.
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+        """
         measurement = self.of(run)
-        if measurement.beside == "duel":
+        holds: bool | None = None
+        if kind == "duel":
+            judgement = self._settle_beside(measurement, metric, limit=limit)
+        elif limit is not None:
+            self._measure_alone(measurement)
+            judgement = judge_limit(measurement, metric, limit, tolerance=self.policy.tolerance_of(metric))
+            holds = judgement.verdict.passes
+        elif measurement.beside == "duel":
             raise UsageProblem(
                 "a duel has no baseline: its servers are compared with each other",
                 remedies=[
@@ -218,40 +322,144 @@ class TestComparison(TestLoads):
                     "gate each server with load(...)",
                 ],
             )
-        stored = self.baseline_store.find(measurement.baseline_key)
-        if self.paired_runner.against is not None:
+        elif self.bench.against is not None:
             judgement = self._against(measurement, metric)
-        elif wants_recording(self, stored):
-            judgement = judge_recording(self, measurement, metric, stored)
-            return self._answer(measurement, judgement, "baseline", holds=may_record(self, judgement))
+        elif self.policy.records(stored := self.baseline_store.find(measurement.baseline_key)):
+            judgement = judge_recording(measurement, metric, stored)
+            holds = self.policy.may_record(judgement)
         else:
-            judgement = settle_baseline(self, measurement, metric, stored)
-        return self._answer(measurement, judgement, "baseline")
+            judgement = self._settle(measurement, metric, stored)
+        return self._answer(measurement, judgement, kind, holds=holds)
 
     def _against(self, measurement: Measurement, metric: Metric) -> Judgement:
         # A base that could not be started once is not tried again for each metric.
         if measurement.absent is None:
             try:
-                return self.settle_beside(measurement, metric)
+                return self._settle_beside(measurement, metric)
             except BaseFailed as problem:
                 measurement.absent = Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
         return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
 
-    def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """See ``assertions.Judge``; the value is pooled over the whole measurement."""
-        measurement = self.of(run)
-        measure_alone(self, measurement)
-        judgement = judge_limit(measurement, metric, limit, tolerance=self.policy.tolerance_of(metric))
-        return self._answer(measurement, judgement, "limit", holds=judgement.verdict.passes)
+    def _settle(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
+        """Judge by stored numbers or beside the base commit."""
+        absent = measurement.why_absent(stored)
+        if absent or stored is None:
+            return Judgement.missing(metric, "baseline", *absent, value=measurement.value(metric))
+        usable, screened = Usable(()), None
+        if metric.name in OF_ONE_SERVER and not self.policy.one_at_a_time:
+            self._measure_alone(measurement)
+        if measurement.beside is None:
+            unsound = unsound_judgement(measurement, metric)
+            if unsound is not None:
+                return unsound
+            usable = usable_sessions(measurement, stored)
+            screened = screen(measurement, metric, usable)
+            if screened is not None and screened.verdict in {Verdict.PASS, Verdict.INVALID}:
+                return _noted(screened, stored)
+        reason = why_alone(measurement, metric)
+        judgement = None if reason else self._paired_with_base(measurement, metric, stored)
+        if judgement is None:
+            reason = reason or measurement.absent
+            assert reason is not None
+            judgement = settled_alone(measurement, metric, stored, usable=usable, screened=screened, reason=reason)
+        return _noted(judgement, stored)
 
-    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """See ``assertions.Judge``."""
-        measurement = self.of(run)
-        judgement = self.settle_beside(measurement, metric, limit=limit)
-        return self._answer(measurement, judgement, "duel")
+    def _paired_with_base(self, measurement: Measurement, metric: Metric, stored: Stored) -> Judgement | None:
+        """Verdict beside the base commit; None if that is impossible, with a note in the measurement."""
+        if measurement.absent:
+            return None
+        if measurement.paired is None:
+            try:
+                measurement.pair_with_base(stored)
+            except GpuserveError as problem:
+                measurement.absent = not_settled(problem)
+                return None
+        # The earlier measurement stays the run, which judges further metrics, because the baseline was measured alone too.
+        alone = list(measurement.run.sessions)
+        try:
+            judgement = self._settle_beside(measurement, metric)
+        except BaseFailed as problem:
+            # The comparison is kept for its measuring time.
+            measurement.absent = not_settled(problem)
+            return None
+        finally:
+            if measurement.beside is None:
+                measurement.run.sessions[:] = alone
+        decided = judgement.verdict is Verdict.REGRESSED or judgement.verdict.passes
+        told = f"{'settled' if decided else 'looked at'} side by side with the baseline's commit"
+        changed = "; ".join(changes_since(stored, self.bench.here))
+        text = f"only the code was compared: both builds now have {changed}"
+        shared = (Reason(ReasonKind.SHARED_CHANGES, text),) if changed else ()
+        return judgement.because(Reason(ReasonKind.SIDE_BY_SIDE, told), *shared)
+
+    def _settle_beside(self, measurement: Measurement, metric: Metric, *, limit: float | None = None) -> Judgement:
+        """Judge a load beside its base and measure to the next look, until it is decided or must stop.
+
+        Args:
+            measurement: The load, with its comparison side by side.
+            metric: Its metric.
+            limit: Limit of the ratio to the base's value; None to judge the change by the metric's tolerance.
+
+        Raises:
+            WaitsForStart: The look needs a fresh start, and the test has to wait for it.
+            BaseFailed: The base could not be started.
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+        """
+        paired = measurement.paired
+        assert paired is not None
+        while True:
+            if limit is None:
+                judgement = paired.judge(metric, self.policy.tolerance_of(metric))
+            else:
+                judgement = paired.judge_limit(metric, limit)
+            # More rounds do not help a quantile that has too few requests in a single one.
+            if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.has(ReasonKind.TOO_FEW_REQUESTS):
+                return judgement
+            stop = self._why_not(paired)
+            if stop is not None:
+                return judgement.because(stop)
+            if paired.wants_start:
+                self.waits = self.may_wait()
+                if self.waits:
+                    raise WaitsForStart
+            self.close(but=measurement)
+            self._announce("round", paired.next_round, LOOKS[-1][0], judgement)
+            measurement.look()
+
+    def _why_not(self, paired: SideBySide) -> Reason | None:
+        """Reason against the next look; None if it may be taken."""
+        if paired.exhausted:
+            return Reason(ReasonKind.LAST_LOOK, f"not decided after {LOOKS[-1][0]} rounds, the last look")
+        taken, seconds, budget = len(paired.rounds), paired.next_seconds, self.policy.budget_seconds
+        # The first look is always taken, because without it the change is unknown.
+        if not taken or seconds <= self._left_seconds:
+            return None
+        return Reason(
+            ReasonKind.BUDGET_SPENT,
+            f"not decided after {taken} round{'s' if taken != 1 else ''}, and another of about {seconds:.0f} s would"
+            f" exceed the test's budget of {budget:.0f} s; raise it with --gpuserve-budget=SECONDS, or run it again: it"
+            " goes on where this run ends",
+            seconds=budget,
+        )
+
+    def _announce(
+        self, unit: Literal["session", "round"], number: int, most: int, judgement: Judgement | None = None
+    ) -> None:
+        """Announce a look, with the result of the last one."""
+        self.on_look(Look(unit, number, most, judgement, self._left_seconds))
+
+    @property
+    def _left_seconds(self) -> float:
+        """Rest of the test's budget."""
+        return self.policy.budget_seconds - self.spent_seconds()
+
+    def spent_seconds(self) -> float:
+        """Measuring time of the test so far."""
+        return self._spent_before + sum(measurement.all_seconds for measurement in self.measurements)
 
     def _answer(
-        self, measurement: Measurement, judgement: Judgement, asked: ReferenceKind, *, holds: bool | None = None
+        self, measurement: Measurement, judgement: Judgement, asked: ReferenceKind, *, holds: bool | None
     ) -> Comparison:
         """Keep an answer, and replace an earlier one to the same comparison.
 
@@ -260,20 +468,23 @@ class TestComparison(TestLoads):
         """
         measurement.answers[judgement.metric.name, asked] = judgement
         if holds is None:
-            policy, verdict = self.policy, judgement.verdict
-            skips = {Verdict.INCONCLUSIVE: policy.skip_inconclusive, Verdict.MISSING: policy.skip_missing}
-            if skips.get(verdict, False):
-                self._skips.append(f"{verdict}: {'; '.join(map(str, judgement.reasons))}")
-            holds = verdict.passes or skips.get(verdict, False)
+            skips = self.policy.skips(judgement.verdict)
+            if skips:
+                self._skips.append(f"{judgement.verdict}: {'; '.join(map(str, judgement.reasons))}")
+            holds = judgement.verdict.passes or skips
         if not holds:
             self._unheld.append(judgement)
         return Comparison(judgement, holds=holds)
 
     # -- telling what came of it
 
-    def judgement(self, run: Run, metric: Metric, kind: ReferenceKind) -> Judgement:
-        """The last answer to a comparison with a baseline, a limit or a duel's opponent, for its explanation."""
-        return self.of(run).answers[metric.name, kind]
+    def has(self, run: Run) -> bool:
+        """Whether a run is one of this test's."""
+        return any(measurement.run is run for measurement in self.measurements)
+
+    def of(self, run: Run) -> Measurement:
+        """The load with this run."""
+        return next(measurement for measurement in self.measurements if measurement.run is run)
 
     def compared(self, run: Run, judgement: Judgement) -> tuple[Sequence[Session], Sequence[Session]]:
         """Compared sessions of a judgement: the reference's and the run's; empty without a comparison."""
@@ -283,7 +494,7 @@ class TestComparison(TestLoads):
         stored = self.baseline_store.find(measurement.baseline_key)
         if stored is None or measurement.run.invalid or judgement.reference_kind != "baseline":
             return (), ()
-        usable = usable_sessions(self, measurement, stored).sessions
+        usable = usable_sessions(measurement, stored).sessions
         # Changes on a host of another speed moved with the host.
         return ([session for _, session in usable], measurement.run.sessions) if usable else ((), ())
 
@@ -315,8 +526,7 @@ class TestComparison(TestLoads):
         Raises:
             BaselineUnusable: A file cannot be read or written.
         """
-        written = write_baselines(self)
-        return written if self.paired_runner.against is not None else [*written, *proposals(self)]
+        return [] if self.bench.against is not None else record(self.measurements, self.baseline_store)
 
 
 def _workload_of(targets: Sequence[Target], shape: LoadShape) -> Workload:
@@ -338,6 +548,14 @@ def _prefixed(prefix: str, words: Mapping[str, str]) -> dict[str, str]:
 def _problems(measurement: Measurement) -> tuple[Reason, ...]:
     paired = () if measurement.paired is None else measurement.paired.problems
     return (*measurement.run.invalid, *paired)
+
+
+def _noted(judgement: Judgement, stored: Stored) -> Judgement:
+    """The judgement with the reason with which the baseline was accepted."""
+    accepted = stored.entry.reason
+    if not accepted or judgement.verdict is Verdict.INVALID:
+        return judgement
+    return judgement.because(Reason(ReasonKind.REMARK, f"the baseline was recorded with the reason: {accepted}"))
 
 
 def judge_limit(measurement: Measurement, metric: Metric, limit: float, *, tolerance: float) -> Judgement:

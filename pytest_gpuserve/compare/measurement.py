@@ -1,72 +1,196 @@
-"""A run with the means to measure more."""
+"""A load of a test, with the means to measure it: alone, or side by side with another build or server."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit
+from pytest_gpuserve.builds.checkout import NoCheckout
+from pytest_gpuserve.builds.worktree import RevisionUnknown
+from pytest_gpuserve.compare.baseline_store import why_absent
+from pytest_gpuserve.compare.side_by_side import KEPT_IN_RUN, Memory, SideBySide
+from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.sampling import take_session
+from pytest_gpuserve.experiment.shape import Terms
 from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.load.validity import late_share_within
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value, value_of_starts
 from pytest_gpuserve.report.results import RunResult
+from pytest_gpuserve.store.files import same_recording
+from pytest_gpuserve.store.kept import Pair, Subject
 from pytest_gpuserve.units import format_value
-from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.metric import METRICS, log_cost, requests_needed
+from pytest_gpuserve.verdict.paired import learn_prior
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
     from pytest_gpuserve.compare.assertions import Run
     from pytest_gpuserve.compare.baseline_store import BaselineKey, Workload
-    from pytest_gpuserve.compare.paired_runner import PairedRunner
-    from pytest_gpuserve.compare.side_by_side import SideBySide
+    from pytest_gpuserve.device import Device
+    from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.shared_starts import SharedStarts
+    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.store.kept import KeptFolder
     from pytest_gpuserve.verdict.metric import Metric
-    from pytest_gpuserve.verdict.reason import Reason
+    from pytest_gpuserve.verdict.paired import Prior, RoundPoint
     from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Policy of a test: verdicts that fail, skip or record, its budget and its tolerances.
+
+    Args:
+        record_new: Whether loads without a baseline are recorded.
+        record_all: Whether loads with one are recorded too.
+        record_sessions: Sessions that a recording takes.
+        reason: Why a recording may loosen a metric.
+        skip_missing: Whether a missing baseline skips the test.
+        skip_inconclusive: Whether an undecided verdict skips the test.
+        budget_seconds: Most measuring time of one test.
+        foreign_cores: Cores that others may take before they, not the build, explain a change.
+        stored_only: Whether comparisons side by side with the base commit are forbidden.
+        one_at_a_time: Whether two servers of the test do not fit into memory together.
+        tolerances: Tolerances from a marker of the test, by the names of their metrics.
+    """
+
+    record_new: bool
+    record_all: bool
+    record_sessions: int
+    reason: str | None
+    skip_missing: bool
+    skip_inconclusive: bool
+    budget_seconds: float
+    foreign_cores: float
+    stored_only: bool
+    one_at_a_time: bool
+    tolerances: Mapping[str, float]
+
+    def tolerance_of(self, metric: Metric) -> float:
+        """The tolerance of a metric, as the test states it."""
+        return self.tolerances.get(metric.name, metric.default_tolerance)
+
+    def records(self, stored: Stored | None) -> bool:
+        """Whether this run records a load with this present baseline."""
+        return self.record_all or (self.record_new and stored is None)
+
+    def may_record(self, judgement: Judgement) -> bool:
+        """Whether a load with this judgement may be recorded."""
+        if judgement.verdict is Verdict.INVALID or judgement.value is None:
+            return False
+        return bool(self.reason) or judgement.verdict is not Verdict.REGRESSED
+
+    def skips(self, verdict: Verdict) -> bool:
+        """Whether a comparison with this verdict skips the test."""
+        return {Verdict.INCONCLUSIVE: self.skip_inconclusive, Verdict.MISSING: self.skip_missing}.get(verdict, False)
+
+    @property
+    def requests_wanted(self) -> tuple[int, ...]:
+        """Requests that each start should have for what the test may compare: a start has as many as it can of these.
+
+        The test shows its metrics only when it compares. So these are the usual metrics and those that a marker names.
+        """
+        # How many gaps a request has is not known before it.
+        gated = (
+            metric
+            for name, metric in METRICS.items()
+            if (name in self.tolerances or not metric.on_request) and metric.times != "itl"
+        )
+        return tuple(sorted({requests_needed(metric, self.tolerance_of(metric)) for metric in gated}))
+
+    @property
+    def late_share(self) -> float:
+        """What the client may add to a load of the test: more where a marker names only wider tolerances."""
+        return late_share_within(min((self.tolerance_of(METRICS[name]) for name in self.tolerances), default=0.0))
+
+
+def may_screen(device: Device) -> bool:
+    """Whether stored numbers count on a device: time and neighbours move those of a CPU by more than any tolerance."""
+    return device.is_gpu
+
+
+@dataclass(eq=False, kw_only=True)
+class Bench:
+    """What all loads of a run are measured with.
+
+    Args:
+        here: The circumstances.
+        reference_builds: Prepares other revisions.
+        kept: Keeps rounds from run to run, or None.
+        progress: Shown the progress of the loads.
+        read_host: Reads the speed of the host; None if that is unknown, or does not matter.
+        against: Gives the requested base of every comparison; None for stored baselines.
+        starts: Owns the servers that comparisons share; its creator ends it.
+
+    Attributes:
+        memories: Rounds from one try of a test to the next, by load and base.
+    """
+
+    here: RunEnvironment
+    reference_builds: ReferenceBuilds
+    kept: KeptFolder | None
+    progress: Progress
+    read_host: Callable[[], float | None]
+    against: Callable[[], ReferenceBuild] | None
+    starts: SharedStarts
+    memories: dict[tuple[str, str], Memory] = field(default_factory=dict, init=False)
+
+
+@dataclass(eq=False)
 class Measurement:
     """A load of a test.
 
     Args:
-        run: The test's view of it.
+        nodeid: The test.
+        run: The test's view of the load.
         target: Requests and their server.
         shape: Schedule and length of the load.
         workload: Description for a baseline.
         baseline_key: Place of its baseline.
-        paired_runner: Makes comparisons side by side.
+        bench: See there.
+        policy: See there.
+        goes_on: Whether the test has waited for a start, and runs again on it.
+
+    Attributes:
         seconds: Measuring time without a base.
         interrupted: Whether Ctrl-C cut it short.
         answers: The last answer to each comparison: of a metric, with its baseline, a limit or a duel's opponent.
         paired: The comparison with its base side by side, or None.
         absent: Reason why a side-by-side comparison could not run, or None.
-        reading: Speed of the host, if it was read.
         beside: The base of the run from its first look on; None if it was measured alone, even if a base confirms it.
     """
 
+    nodeid: str
     run: Run
     target: Target
     shape: LoadShape
     workload: Workload
     baseline_key: BaselineKey
-    paired_runner: PairedRunner
-    seconds: float = 0.0
-    interrupted: bool = False
-    answers: dict[tuple[str, ReferenceKind], Judgement] = field(default_factory=dict)
-    paired: SideBySide | None = None
-    absent: Reason | None = None
-    reading: list[float | None] = field(default_factory=list)
-    beside: ReferenceKind | None = None
+    bench: Bench
+    policy: Policy
+    goes_on: bool
+    seconds: float = field(default=0.0, init=False)
+    interrupted: bool = field(default=False, init=False)
+    answers: dict[tuple[str, ReferenceKind], Judgement] = field(default_factory=dict, init=False)
+    paired: SideBySide | None = field(default=None, init=False)
+    absent: Reason | None = field(default=None, init=False)
+    beside: ReferenceKind | None = field(default=None, init=False)
+    _reading: list[float | None] = field(default_factory=list, init=False)
 
-    @property
-    def rounds(self) -> Sequence[Round]:
-        """Rounds of the run; empty if it was measured alone."""
-        return self.paired.rounds if self.beside is not None and self.paired is not None else ()
+    # -- alone
 
     def take(self, baseline_clock_mhz: float | None = None) -> None:
         """Measure another session; the clock is as in `LoadShape`.
@@ -80,13 +204,13 @@ class Measurement:
         def keep(session: Session) -> None:
             self.run.sessions.append(replace(session, host_reading=reading))
 
-        if self.paired_runner.starts.make_room() or self.run.sessions:
+        if self.bench.starts.make_room() or self.run.sessions:
             # The host was read beside running servers, or for another session.
-            self.reading.clear()
+            self._reading.clear()
         reading = self.host_reading()
         try:
             shape = replace(self.shape, baseline_clock_mhz=baseline_clock_mhz)
-            take_session(self.target, shape, keep, self.paired_runner.progress)
+            take_session(self.target, shape, keep, self.bench.progress)
         except KeyboardInterrupt:
             self.interrupted = True
             raise
@@ -100,9 +224,131 @@ class Measurement:
 
     def host_reading(self) -> float | None:
         """Speed of the host before its next session, read once; None if unknown."""
-        if not self.reading:
-            self.reading.append(self.paired_runner.read_host() if self.is_own else None)
-        return self.reading[0]
+        if not self._reading:
+            self._reading.append(self.bench.read_host() if self.is_own else None)
+        return self._reading[0]
+
+    def shared_host(self) -> Reason | None:
+        """Reason that other processes used too much of the host during a start; None if they did not."""
+        starts = (start for session in self.run.sessions for start in session.starts)
+        taken = max((start.foreign_cores for start in starts), default=0.0)
+        if taken <= self.policy.foreign_cores:
+            return None
+        return Reason(
+            ReasonKind.HOST_SHARED,
+            f"the host was shared: other processes took {taken:.2f} of its {self.bench.here.host.cores} cores during a"
+            f" start, {self.policy.foreign_cores:.2f} are allowed (ini gpuserve_foreign_cores)",
+        )
+
+    # -- side by side
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """Rounds of the run; empty if it was measured alone."""
+        return self.paired.rounds if self.beside is not None and self.paired is not None else ()
+
+    def pair_with(self, build: ReferenceBuild, stored: Stored | None) -> None:
+        """Prepare the comparison with the server of another revision or interpreter.
+
+        Args:
+            build: The other build.
+            stored: The load's baseline, which tells the spread between starts if it is comparable.
+
+        Raises:
+            NotInRevision: The other build has no such server.
+            GpuserveError: Its server cannot be determined.
+        """
+        base = self.target.relocated(build.relocation)
+        paired = self._side_by_side(base, stored, kind="against", name=build.name, identity=build.identity)
+        paired.options = build.options
+        if build.content is not None and build.content == self.bench.here.revision.content:
+            paired.compare_one_build(build.left_out)
+        self.paired = paired
+
+    def pair_with_base(self, stored: Stored) -> None:
+        """Prepare the comparison with the server of the commit that brought the load's baseline into git.
+
+        Raises:
+            GpuserveError: The commit is unknown, git lacks it, or it has no such server; see `not_settled`.
+        """
+        self.pair_with(self._base_build(stored), stored)
+
+    def pair_with_server(self, opponent: Target) -> None:
+        """Prepare the comparison with another server of this checkout."""
+        self.paired = self._side_by_side(opponent, None, kind="duel", name="its opponent", identity="duel")
+
+    def has_rounds(self, stored: Stored) -> bool:
+        """Whether rounds beside its baseline's commit were measured in this run, or kept by an earlier one.
+
+        Raises:
+            GpuserveError: See `pair_with_base`.
+        """
+        return bool(self._memory(self._base_build(stored).identity).rounds)
+
+    def is_base_build(self, stored: Stored) -> bool:
+        """Whether this run measures the recorded build, or that of its base commit, with the same packages."""
+        here = self.bench.here
+        if here.revision.content is None or stored.entry.software != here.software:
+            return False
+        if stored.entry.content == here.revision.content:
+            return True
+        try:
+            return self.bench.reference_builds.content_of(self._base_commit(stored)) == here.revision.content
+        except GpuserveError:
+            return False
+
+    def _base_build(self, stored: Stored) -> ReferenceBuild:
+        commit = self._base_commit(stored)
+        return self.bench.reference_builds.find(revision=commit, python=None, called="the baseline's commit")
+
+    def _base_commit(self, stored: Stored) -> str:
+        path, entry = self.baseline_key.path, self.baseline_key.entry
+        try:
+            return self.bench.reference_builds.base_of(path, same_recording(path.read_bytes(), entry))
+        except NotInGit as problem:
+            if stored.entry.commit is not None:
+                return stored.entry.commit
+            where = "outside git or with uncommitted changes"
+            raise NotInGit(f"{problem.summary}, and the entry was recorded {where}") from problem
+
+    def _memory(self, identity: str) -> Memory:
+        here = self.bench.here
+        subject = Subject(self.nodeid, self.run.label, here.host.id, here.device_kind, dict(self.workload.must_match))
+        content = here.revision.content
+        pair = None if content is None else Pair(subject, identity, content, dict(here.software))
+        # A retry within this run goes on too, even if no folder keeps rounds.
+        known = (str(subject), identity)
+        if known not in self.bench.memories:
+            self.bench.memories[known] = Memory(self.bench.kept, pair)
+        return self.bench.memories[known]
+
+    def _side_by_side(
+        self, base: Target, stored: Stored | None, *, kind: ReferenceKind, name: str, identity: str
+    ) -> SideBySide:
+        here, memory = self.bench.here, self._memory(identity)
+        terms = Terms(
+            self.shape,
+            tolerance=self.policy.tolerance_of(METRICS["throughput"]),
+            one_at_a_time=self.policy.one_at_a_time,
+            seed=f"{self.nodeid} {self.run.label} {here.revision.content or here.occasion}",
+        )
+        # Problems at the end of servers that this load was measured on are known before it goes on.
+        self.bench.starts.end_used(terms.seed)
+        if not self.goes_on:
+            memory.late, memory.limits = (), {}
+        # The candidate's telemetry source is the session's, and covers all GPUs of both servers.
+        pairing = Pairing(base, self.target, terms, self.bench.progress, memory.rounds, starts=self.bench.starts)
+        in_run = KEPT_IN_RUN if memory.rounds and not self.goes_on else None
+        teaches = stored is not None and may_screen(here.device) and not self.why_absent(stored)
+        return SideBySide(
+            pairing,
+            kind=kind,
+            name=name,
+            memory=memory,
+            prior_of=_priors(stored if teaches else None, here.host.id, memory.past()),
+            most_foreign_cores=self.shape.foreign_cores,
+            kept=memory.remark or in_run,
+        )
 
     def look(self) -> None:
         """Measure to the next look beside its base, and add that to the run.
@@ -125,6 +371,18 @@ class Measurement:
         """Add the measurement beside the base to the run."""
         assert self.paired is not None
         self.run.sessions[:] = self.paired.sessions("candidate")
+
+    def give_up(self, absent: Reason) -> None:
+        """Note why its base cannot be measured, after a first look at it that failed; that time is the test's."""
+        if self.paired is not None:
+            self.seconds += self.paired.seconds
+        self.paired, self.beside, self.absent = None, None, absent
+
+    # -- results
+
+    def why_absent(self, stored: Stored | None) -> tuple[Reason, ...]:
+        """Reason why the load has no reference to compare with; empty if it has one."""
+        return why_absent(self.bench.here, self.baseline_key, self.workload, stored)
 
     @property
     def all_seconds(self) -> float:
@@ -152,8 +410,7 @@ class Measurement:
 
     def result(self) -> RunResult:
         """The load's result for reports."""
-        kind = self.target.server.kind
-        source = self.shape.source
+        kind, source, paired = self.target.server.kind, self.shape.source, self.paired
         engine = {} if source is LOCAL else {"engine": source.name, "workers": str(self.shape.processes)}
         return RunResult(
             label=self.run.label,
@@ -161,13 +418,46 @@ class Measurement:
             judgements=tuple(self.answers.values()),
             load={**self.shape.workload(), **self.target.fingerprint(), **engine},
             server={**kind.workload(), **self.workload.information},
-            base=None if self.paired is None else self.paired.name,
-            base_options=() if self.paired is None else self.paired.options,
-            base_sessions=() if self.paired is None else tuple(self.paired.sessions("base")),
-            candidate_sessions=() if self.paired is None else tuple(self.paired.sessions("candidate")),
+            base=None if paired is None else paired.name,
+            base_options=() if paired is None else paired.options,
+            base_sessions=() if paired is None else tuple(paired.sessions("base")),
+            candidate_sessions=() if paired is None else tuple(paired.sessions("candidate")),
         )
 
-    @property
-    def foreign_cores(self) -> float:
-        """Most cores that others took during one of its starts."""
-        return max((start.foreign_cores for session in self.run.sessions for start in session.starts), default=0.0)
+
+_KINDS: Final[Mapping[type[GpuserveError], ReasonKind]] = {
+    RevisionUnknown: ReasonKind.COMMIT_UNKNOWN,
+    HistoryCut: ReasonKind.COMMIT_UNKNOWN,
+    NotCommitted: ReasonKind.NOT_COMMITTED,
+}
+
+
+def not_settled(problem: GpuserveError) -> Reason:
+    """Reason why a stored verdict cannot be settled side by side, with a remedy."""
+    # Without a checkout, the remedy was given before the first measurement.
+    text = problem.summary if isinstance(problem, NoCheckout) else str(problem)
+    kind = _KINDS.get(type(problem), ReasonKind.NOT_SIDE_BY_SIDE)
+    return Reason(kind, f"the verdict could not be settled side by side: {text}")
+
+
+def _priors(
+    stored: Stored | None, host: str, past: Mapping[str, Sequence[Sequence[RoundPoint]]]
+) -> Callable[[Metric], Prior]:
+    """Prior of each metric's spread between starts, learned when it is first used."""
+
+    @lru_cache
+    def prior_of(metric: Metric) -> Prior:
+        sessions = stored.sessions if stored is not None and stored.entry.host.id == host else ()
+        return learn_prior(metric, _costs_of_starts(metric, sessions), past.get(metric.name, ()))
+
+    return prior_of
+
+
+def _costs_of_starts(metric: Metric, sessions: Sequence[Session]) -> list[list[float]]:
+    costs = []
+    for session in sessions:
+        try:
+            costs.append([log_cost(metric, value_of_starts(metric, [start])) for start in session.starts])
+        except NotMeasured:
+            continue
+    return costs

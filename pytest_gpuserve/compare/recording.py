@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.compare.screen import not_measured, shared_host, unsound_judgement, why_absent
+from pytest_gpuserve.compare.screen import not_measured, unsound_judgement
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.measure.points import NotMeasured, mean_value, point
 from pytest_gpuserve.report.next_step import tightening_command
@@ -15,27 +15,15 @@ from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from pytest_gpuserve.compare.loads import TestLoads
+    from pytest_gpuserve.compare.baseline_store import BaselineStore
     from pytest_gpuserve.compare.measurement import Measurement
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.verdict.metric import Metric
 
 
-def wants_recording(case: TestLoads, stored: Stored | None) -> bool:
-    """Whether this run records a load with this present baseline."""
-    return case.policy.record_all or (case.policy.record_new and stored is None)
-
-
-def may_record(case: TestLoads, judgement: Judgement) -> bool:
-    """Whether a load with this judgement may be recorded."""
-    if judgement.verdict is Verdict.INVALID or judgement.value is None:
-        return False
-    return bool(case.policy.reason) or judgement.verdict is not Verdict.REGRESSED
-
-
-def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
+def judge_recording(measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
     """Judge the effect of a recording on a metric; the two numbers are compared directly.
 
     Args:
@@ -43,11 +31,11 @@ def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, s
         metric: The metric to compare.
         stored: The entry that it would replace, or None.
     """
-    unsound = unsound_judgement(case, measurement, metric)
+    unsound = unsound_judgement(measurement, metric)
     if unsound is not None:
         return unsound
-    value, tolerance = measurement.value(metric), case.policy.tolerance_of(metric)
-    shared = shared_host(case, measurement)
+    value, tolerance = measurement.value(metric), measurement.policy.tolerance_of(metric)
+    shared = measurement.shared_host()
     if shared is not None:
         reason = shared.with_text(f"{shared}; a baseline recorded now would hide a regression later")
         return Judgement.invalid(metric, "baseline", reason, value=value)
@@ -59,7 +47,7 @@ def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, s
     except NotMeasured as problem:
         return not_measured(metric, problem)
     recorded = Reason(ReasonKind.RECORDING, "recorded by this run, if the test passes")
-    absent = why_absent(case, measurement, stored)
+    absent = measurement.why_absent(stored)
     if stored is None or absent:
         # A missing entry explains why it is recorded; an entry with another workload is worth a remark.
         return Judgement.missing(metric, "baseline", *(absent if stored else ()), recorded, value=value)
@@ -69,7 +57,7 @@ def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, s
         return Judgement.missing(metric, "baseline", recorded, value=value)
     grown = log_cost(metric, value) - log_cost(metric, reference)
     is_looser = grown > math.log1p(metric.growth(tolerance))
-    needed = (_needs_reason(metric),) if is_looser and not case.policy.reason else ()
+    needed = (_needs_reason(metric),) if is_looser and not measurement.policy.reason else ()
     return Judgement(
         metric,
         Verdict.REGRESSED if is_looser else Verdict.PASS,
@@ -83,8 +71,8 @@ def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, s
     )
 
 
-def write_baselines(case: TestLoads) -> list[str]:
-    """Write the baselines of a test's comparisons, if this is a recording; return a report.
+def record(measurements: Iterable[Measurement], baseline_store: BaselineStore) -> list[str]:
+    """Write the baselines of a test's loads, if this is a recording, and propose to record improvements; a report.
 
     Every load is tried, even after one that could not be written; Ctrl-C ends it.
 
@@ -93,10 +81,14 @@ def write_baselines(case: TestLoads) -> list[str]:
         KeyboardInterrupt: After Ctrl-C; the text lists files that could not be written before it.
     """
     lines: list[str] = []
+    proposals: list[str] = []
     problems: list[BaselineUnusable] = []
-    for measurement in case.measurements:
+    for measurement in measurements:
         try:
-            lines += _write(case, measurement)
+            if measurement.policy.records(baseline_store.find(measurement.baseline_key)):
+                lines += _write(measurement, baseline_store)
+            else:
+                proposals += _proposal(measurement, baseline_store.here.device.name)
         except BaselineUnusable as problem:
             problems.append(problem)
         except KeyboardInterrupt as interrupt:
@@ -104,33 +96,28 @@ def write_baselines(case: TestLoads) -> list[str]:
             raise KeyboardInterrupt("; ".join(filter(None, said))) from None
     if problems:
         raise _together(problems, lines)
-    return lines
+    return [*lines, *proposals]
 
 
-def _write(case: TestLoads, measurement: Measurement) -> list[str]:
-    """Write the baseline of one load, if this is a recording of it; see `write`."""
+def _write(measurement: Measurement, baseline_store: BaselineStore) -> list[str]:
     key, answers = measurement.baseline_key, _answers(measurement)
-    if not answers or measurement.run.invalid or not wants_recording(case, case.baseline_store.find(key)):
+    if not answers or measurement.run.invalid:
         return []
-    done = case.baseline_store.record(key, measurement.workload, measurement.run.sessions, reason=case.policy.reason)
+    done = baseline_store.record(key, measurement.workload, measurement.run.sessions, measurement.policy.reason)
     return [
-        f"{key.entry}: {done} in {key.path}{case.baseline_store.here.revision.counts(key.path)}",
+        f"{key.entry}: {done} in {key.path}{baseline_store.here.revision.counts(key.path)}",
         *(f"{key.entry}: {_changed(answer)}" for answer in answers),
     ]
 
 
-def proposals(case: TestLoads) -> list[str]:
-    """Proposals for a passed test: the commands that record improvements."""
-    lines = []
-    for measurement in case.measurements:
-        if wants_recording(case, case.baseline_store.find(measurement.baseline_key)):
-            continue
-        better = [answer for answer in _answers(measurement) if answer.verdict is Verdict.IMPROVED]
-        if better:
-            command = tightening_command(case.nodeid, case.baseline_store.here.device.name)
-            found = ", ".join(map(_improved, better))
-            lines.append(f"{measurement.baseline_key.entry}: {found}; to tighten its baseline: {command}")
-    return lines
+def _proposal(measurement: Measurement, gpu: str) -> list[str]:
+    """The command that records improvements; empty without any."""
+    better = [answer for answer in _answers(measurement) if answer.verdict is Verdict.IMPROVED]
+    if not better:
+        return []
+    command = tightening_command(measurement.nodeid, gpu)
+    found = ", ".join(map(_improved, better))
+    return [f"{measurement.baseline_key.entry}: {found}; to tighten its baseline: {command}"]
 
 
 def _together(problems: Sequence[BaselineUnusable], written: Sequence[str]) -> BaselineUnusable:

@@ -121,7 +121,6 @@ def points_of(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list
 
     A first round that ended after three blocks has too few requests for many quantiles; that must not prevent a
     judgement of all later rounds.
-    rounds from being judged.
     """
     rounds = judged_rounds(metric, rounds)
     points = []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpuserve.compare.loads import Look
+    from pytest_gpuserve.compare.comparison import Look
     from pytest_gpuserve.load.tick import Tick
 
 EVERY_SECONDS: Final = 30.0

@@ -10,10 +10,8 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.compare.assertions import Measured, Ratio, Reference
-from pytest_gpuserve.compare.comparison import TestComparison
-from pytest_gpuserve.compare.loads import Policy, WaitsForStart
-from pytest_gpuserve.compare.paired_runner import PairedRunner
-from pytest_gpuserve.compare.screen import may_screen
+from pytest_gpuserve.compare.comparison import TestComparison, WaitsForStart
+from pytest_gpuserve.compare.measurement import Bench, Policy, may_screen
 from pytest_gpuserve.device.host_speed import read_speed
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
@@ -68,33 +66,6 @@ def sessions_recorded(settings: Settings, device: Device) -> int:
     return SESSIONS_ON_A_GPU if may_screen(device) else SESSIONS_ON_CPU
 
 
-def explained(left: object, right: object, *, gpu: str, stored: bool, before: str) -> list[str] | None:
-    """Explain a failed comparison, headline first; None if it is not one of ours.
-
-    Args:
-        stored: Whether ``baseline`` is a stored one.
-        before: Revision for a closer look side by side; empty without one.
-    """
-    if not isinstance(left, (Measured, Ratio)) or not isinstance(right, (Reference, int, float)):
-        return None
-    gate = left.run.judge
-    assert isinstance(gate, TestComparison)
-    kind: ReferenceKind = "duel" if isinstance(left, Ratio) else "limit"
-    if isinstance(right, Reference):
-        kind = "baseline"
-    judgement = gate.judgement(left.run, left.metric, kind)
-    compared = gate.compared(left.run, judgement)
-    by_stored = kind == "baseline" and stored
-    lines = explain(
-        judgement,
-        other_changes(left.metric, *compared),
-        command_for(judgement, gate.nodeid, gpu, stored=by_stored),
-        attributed(*compared),
-        closer=closer_command(judgement, gate.nodeid, gpu, before=before) if by_stored else "",
-    )
-    return [masked(line) for line in lines]
-
-
 NOTHING_CONCLUDED: Final = "INVALID: these loads prove nothing"
 
 FOREIGN_SHARE: Final = 0.05
@@ -140,15 +111,15 @@ class GateSession:
         )
         self.laps = Laps(session, end_starts=self._starts.end, settled=self._settled)
         try:
-            self._paired_runner = self._new_paired_runner()
+            self._bench = self._new_bench()
         except BaseException:
             self._opened.lock.release()
             raise
 
-    def _new_paired_runner(self) -> PairedRunner:
+    def _new_bench(self) -> Bench:
         settings, reference_builds = self.settings, self._opened.reference_builds
         remembered = self.equipment.remembered()
-        return PairedRunner(
+        return Bench(
             here=self.here,
             reference_builds=reference_builds,
             kept=None if remembered is None else KeptFolder(remembered, self._note),
@@ -177,7 +148,7 @@ class GateSession:
         gate = TestComparison(
             item.nodeid,
             baseline_store=self._opened.baseline_store,
-            paired_runner=self._paired_runner,
+            bench=self._bench,
             policy=Policy(
                 record_new=settings.update is not Update.NOTHING,
                 record_all=settings.update is Update.ALL,
@@ -328,19 +299,31 @@ class GateSession:
         return result
 
     def pytest_assertrepr_compare(self, left: object, right: object) -> list[str] | None:
-        """Explain a failed comparison."""
-        revision = self.here.revision
+        """Explain a failed comparison, headline first; None if it is not one of ours."""
+        if not isinstance(left, (Measured, Ratio)) or not isinstance(right, (Reference, int, float)):
+            return None
+        gate = next((gate for gate in self._gates.values() if gate.has(left.run)), None)
+        if gate is None:
+            return None
+        kind: ReferenceKind = "duel" if isinstance(left, Ratio) else "limit"
+        if isinstance(right, Reference):
+            kind = "baseline"
+        judgement = gate.of(left.run).answers[left.metric.name, kind]
+        compared = gate.compared(left.run, judgement)
+        revision, gpu = self.here.revision, self.here.device.name
         recording = self.settings.update is not Update.NOTHING
-        lines = explained(
-            left,
-            right,
-            gpu=self.here.device.name,
-            stored=not self.settings.side_by_side,
-            before="" if recording else code_before(revision.commit, clean=revision.clean),
+        before = "" if recording else code_before(revision.commit, clean=revision.clean)
+        by_stored = kind == "baseline" and not self.settings.side_by_side
+        lines = explain(
+            judgement,
+            other_changes(left.metric, *compared),
+            command_for(judgement, gate.nodeid, gpu, stored=by_stored),
+            attributed(*compared),
+            closer=closer_command(judgement, gate.nodeid, gpu, before=before) if by_stored else "",
         )
-        if lines is not None:
-            self._outcomes.explained(lines)
-        return lines
+        shown = [masked(line) for line in lines]
+        self._outcomes.explained(shown)
+        return shown
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:

@@ -29,7 +29,7 @@ PRIOR = Prior(2 * SHAKY**2, 20, learned=True)
 
 def ratio(metric: Metric, judge: Listener | None = None) -> Ratio:
     """A metric of a duel, as a test writes it."""
-    found = side(Duel(Run("", Listener(), []), judge or Listener()), metric)
+    found = side(Duel(Run("", judge or Listener(), [])), metric)
     assert isinstance(found, Ratio)
     return found
 

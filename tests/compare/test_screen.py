@@ -11,7 +11,7 @@ import pytest
 from pytest_gpuserve.builds.base import HistoryCut, NotCommitted
 from pytest_gpuserve.builds.checkout import NoCheckout, Revision
 from pytest_gpuserve.builds.worktree import RevisionUnknown
-from pytest_gpuserve.compare.paired_runner import not_settled
+from pytest_gpuserve.compare.measurement import not_settled
 from pytest_gpuserve.compare.screen import changes_since
 from pytest_gpuserve.errors import GpuserveError, NotInRevision
 from pytest_gpuserve.experiment.pairing import BaseFailed

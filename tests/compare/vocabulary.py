@@ -16,6 +16,7 @@ from tests.support.builders import judgement, session
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from pytest_gpuserve.verdict.verdict import ReferenceKind
 
 ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 COMPARISONS = (operator.ge, operator.le, operator.gt, operator.lt, operator.eq, operator.ne)
@@ -33,20 +34,9 @@ class Listener:
     verdict: Verdict = Verdict.PASS
     asked: list[tuple[str, object]] = field(default_factory=list)
 
-    def against_baseline(self, run: Run, metric: Metric) -> Comparison:
+    def __call__(self, run: Run, metric: Metric, kind: ReferenceKind, limit: float | None) -> Comparison:
         """See ``Judge``."""
-        return self._noted(metric, "baseline")
-
-    def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """See ``Judge``."""
-        return self._noted(metric, limit)
-
-    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """See ``Judge``."""
-        return self._noted(metric, limit)
-
-    def _noted(self, metric: Metric, other: object) -> Comparison:
-        self.asked.append((metric.name, other))
+        self.asked.append((metric.name, kind if limit is None else limit))
         return Comparison(judgement(self.verdict, metric.name), holds=self.verdict.passes)
 
 

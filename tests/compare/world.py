@@ -11,11 +11,10 @@ from pytest_gpuserve.builds.base import NotInGit
 from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
-from pytest_gpuserve.compare import measurement, paired_runner, side_by_side
+from pytest_gpuserve.compare import measurement, side_by_side
 from pytest_gpuserve.compare.baseline_store import BaselineStore
 from pytest_gpuserve.compare.comparison import TestComparison
-from pytest_gpuserve.compare.loads import Policy
-from pytest_gpuserve.compare.paired_runner import PairedRunner
+from pytest_gpuserve.compare.measurement import Bench, Policy
 from pytest_gpuserve.errors import NotInRevision
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.shape import LoadShape
@@ -156,12 +155,12 @@ class World:
     )
 
     def __post_init__(self) -> None:
-        self.paired_runner = self._new_paired_runner(None)
+        self.bench = self._new_bench(None)
 
     def standing_in(self, monkeypatch: pytest.MonkeyPatch) -> Self:
         """Take the place of what measures, and of the clock."""
         monkeypatch.setattr(measurement, "take_session", self.take_session)
-        monkeypatch.setattr(paired_runner, "Pairing", self.pairing)
+        monkeypatch.setattr(measurement, "Pairing", self.pairing)
         for module in (measurement, side_by_side):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self.monotonic))
         return self
@@ -231,7 +230,7 @@ class World:
         return TestComparison(
             "test_x.py::test_a",
             baseline_store=BaselineStore(self.folder / "baselines", self.here),
-            paired_runner=self.paired_runner,
+            bench=self.bench,
             policy=self.policy,
             on_look=lambda _: None,
             may_wait=lambda: False,
@@ -243,11 +242,11 @@ class World:
         self.policy = replace(self.policy, **changes)
         self.pairings.clear()
         self.now, self.looks = 0.0, 0
-        self.paired_runner = self._new_paired_runner(against)
+        self.bench = self._new_bench(against)
 
     def against(self) -> ReferenceBuild:
         """Base of `--against=main`."""
-        return self.paired_runner.reference_builds.find(revision="main", python=None)
+        return self.bench.reference_builds.find(revision="main", python=None)
 
     def record(self, **changes: Any) -> list[str]:  # noqa: ANN401 -- fields of the policy
         """Record what is measured now, in a run of pytest of its own; what is said."""
@@ -272,8 +271,8 @@ class World:
         self.next_run()
         self.sessions = 100
 
-    def _new_paired_runner(self, against: Callable[[], ReferenceBuild] | None) -> PairedRunner:
-        return PairedRunner(
+    def _new_bench(self, against: Callable[[], ReferenceBuild] | None) -> Bench:
+        return Bench(
             here=self.here,
             reference_builds=FakeOpponents(self.folder),
             kept=self.history,
@@ -292,7 +291,7 @@ def target(name: str = "fake", *, is_in_base: bool = True, python: str = "python
 
 def ask(run: Run, metric: Metric) -> Comparison:
     """Compare with the baseline, as an assertion does."""
-    return run.judge.against_baseline(run, metric)
+    return run.judge(run, metric, "baseline", None)
 
 
 def loaded(world: World, **options: Any) -> Judgement:  # noqa: ANN401 -- of `target`

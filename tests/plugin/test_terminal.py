@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuserve.compare.loads import Look
+from pytest_gpuserve.compare.comparison import Look
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.plugin import progress
 from pytest_gpuserve.verdict.verdict import Verdict
