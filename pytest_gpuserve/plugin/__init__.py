@@ -11,61 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.plugin import hookspecs
+from pytest_gpuserve.plugin import fixtures, hookspecs
 from pytest_gpuserve.plugin.callers import located
 from pytest_gpuserve.plugin.collection import COLLECTED, is_worker, measures, needs_device
-from pytest_gpuserve.plugin.fixtures import (
-    SESSION_NAME,
-    _gpuserve_engine,
-    _gpuserve_judge,
-    _gpuserve_measuring,
-    _gpuserve_session,
-    _gpuserve_telemetry,
-    artifacts,
-    baseline,
-    command_server,
-    device,
-    duel,
-    full_size,
-    gpuserve_servers,
-    litserve_server,
-    load,
-    mosec_server,
-    pytriton_server,
-    remote_server,
-    torch_worker,
-    triton_server,
-)
 from pytest_gpuserve.plugin.markers import FULL_HELP, MARKER, MARKER_HELP, PublishedSizes, check_markers
 from pytest_gpuserve.plugin.options import add_options, read_settings
 from pytest_gpuserve.plugin.outputs import clear_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-
-
-__all__ = [
-    "_gpuserve_engine",
-    "_gpuserve_judge",
-    "_gpuserve_measuring",
-    "_gpuserve_session",
-    "_gpuserve_telemetry",
-    "artifacts",
-    "baseline",
-    "command_server",
-    "device",
-    "duel",
-    "full_size",
-    "gpuserve_servers",
-    "litserve_server",
-    "load",
-    "mosec_server",
-    "pytriton_server",
-    "remote_server",
-    "torch_worker",
-    "triton_server",
-]
-
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 """Folder of the pages."""
@@ -91,8 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare our hooks, and register early the plugin that has to see the tests first."""
+    """Declare our hooks, and register the fixtures, and early the plugin that has to see the tests first."""
     pluginmanager.add_hookspecs(hookspecs)
+    pluginmanager.register(fixtures)
     pluginmanager.register(PublishedSizes())
 
 
@@ -166,7 +121,7 @@ def _make_session(session: pytest.Session) -> None:
     settings = read_settings(config)
     measuring = any(map(measures, ours)) and not is_worker(config)
     made = _or_usage_error(lambda: GateSession(session, settings, measuring=measuring))
-    config.pluginmanager.register(made, SESSION_NAME)
+    config.pluginmanager.register(made, fixtures.SESSION_NAME)
     config.pluginmanager.register(made.laps, LAPS_NAME)
 
 

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.compare.comparison import TestComparison
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import ServerHandle
-    from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.fixture_types import Load, MakeDuel
-    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.plugin.server_factory import ServerFactory
     from pytest_gpuserve.plugin.session import GateSession
 
@@ -87,34 +85,22 @@ def _gpuserve_judge(
         pytest.fail(masked(text), pytrace=False)
 
 
-@pytest.fixture(scope="session")
-def _gpuserve_telemetry(_gpuserve_measuring: GateSession) -> TelemetrySource:
-    """The sampler of the GPU while servers are loaded."""
-    return _gpuserve_measuring.equipment.telemetry_source()
-
-
-@pytest.fixture(scope="session")
-def _gpuserve_engine(_gpuserve_measuring: GateSession) -> EngineSource:
-    """Source of the load engines."""
-    return _gpuserve_measuring.equipment.engine_source()
-
-
 @pytest.fixture
-def load(_gpuserve_judge: TestComparison, _gpuserve_telemetry: TelemetrySource, _gpuserve_engine: EngineSource) -> Load:
+def load(_gpuserve_judge: TestComparison, _gpuserve_measuring: GateSession) -> Load:
     """Load a server and return a run; see ``Load``."""
     from pytest_gpuserve.fixture_types import Load
 
-    return Load(_gpuserve_judge, _gpuserve_telemetry, _gpuserve_engine)
+    equipment = _gpuserve_measuring.equipment
+    return Load(_gpuserve_judge, equipment.telemetry_source(), equipment.engine_source())
 
 
 @pytest.fixture
-def duel(
-    _gpuserve_judge: TestComparison, _gpuserve_telemetry: TelemetrySource, _gpuserve_engine: EngineSource
-) -> MakeDuel:
+def duel(_gpuserve_judge: TestComparison, _gpuserve_measuring: GateSession) -> MakeDuel:
     """Load two servers side by side; see ``MakeDuel``."""
     from pytest_gpuserve.fixture_types import MakeDuel
 
-    return MakeDuel(_gpuserve_judge, _gpuserve_telemetry, _gpuserve_engine)
+    equipment = _gpuserve_measuring.equipment
+    return MakeDuel(_gpuserve_judge, equipment.telemetry_source(), equipment.engine_source())
 
 
 @pytest.fixture

@@ -46,9 +46,9 @@ class ServerFactory:
     """Makes deployments of each kind, and with ``deploy`` of any other one.
 
     All functions take ``start_timeout``, the seconds from launch to the model's first answer. All except ``remote``
-    take ``python``, the interpreter that has the server (this one by default), and ``env``, variables for it. Files are
-    relative to the file that calls; an interpreter may also be a name on the PATH. Impossible values raise
-    `UsageProblem`.
+    take ``python``, the interpreter that has the server (this one by default), and ``env``, variables for it. ``args``
+    are more arguments of the server's command line, unchanged. Files are relative to the file that calls; an
+    interpreter may also be a name on the PATH. Impossible values raise `UsageProblem`.
 
     Args:
         starter_of: Makes the starter of servers on this session's device, given a deadline in seconds.
@@ -77,11 +77,7 @@ class ServerFactory:
 
         Args:
             app: The app file.
-            python: Interpreter that has mosec.
-            env: Variables for the server.
-            args: More arguments of the command line, unchanged.
             stage: The stage whose batches are counted, such as ``Inference_2``. Default: the last one that batches.
-            start_timeout: Seconds from launch to the model's first answer.
             **arguments: Arguments of the app and of mosec: ``inference_workers=2`` becomes ``--inference-workers=2``.
 
         Raises:
@@ -104,10 +100,6 @@ class ServerFactory:
 
         Args:
             app: The app file.
-            python: Interpreter that has litserve.
-            env: Variables for the server.
-            args: More arguments of the command line, unchanged.
-            start_timeout: Seconds from launch to the model's first answer.
             **arguments: Arguments of the app, as for ``mosec``.
 
         Raises:
@@ -134,10 +126,6 @@ class ServerFactory:
         Args:
             app: The app file.
             model: Name of the measured model, as the app binds it.
-            python: Interpreter that has nvidia-pytriton.
-            env: Variables for the server.
-            args: More arguments of the command line, unchanged.
-            start_timeout: Seconds from launch to the model's first answer.
             **arguments: Arguments of the app, as for ``mosec``.
 
         Raises:
@@ -168,10 +156,7 @@ class ServerFactory:
             model: The model whose batches are counted. Default: the one that batches.
             asked: The model that requests name. Default: the only ensemble, else ``model``.
             python: Interpreter that has nvidia-pytriton, whose wheel carries Triton, and the packages of the models.
-            env: Variables for the server.
-            args: More arguments of Triton's command line, unchanged.
             server: Program of another Triton, by name or path: ``tritonserver`` in the vendor's container image.
-            start_timeout: Seconds from launch to the model's first answer.
             **arguments: Triton's options: ``http_thread_count=4`` becomes ``--http-thread-count=4``.
 
         Raises:
@@ -226,8 +211,6 @@ class ServerFactory:
             max_batch_size: Most rows of a batch; 1 executes each request by itself.
             max_wait_ms: Most time that a request waits for others, in milliseconds.
             seed: Seed of the random weights.
-            python: Interpreter that has torch.
-            env: Variables for the worker.
             args: Keyword arguments of the callable.
             start_timeout: Seconds from launch to the model's first answer, which may have to compile it.
 
@@ -285,7 +268,6 @@ class ServerFactory:
             python: The interpreter for ``{python}``.
             env: Variables for the server, with the same replacements.
             cwd: Working folder, relative to the file that calls the fixture.
-            start_timeout: Seconds from launch to the model's first answer.
 
         Raises:
             UsageProblem: The command is empty, or has no ``{port}``.
@@ -328,7 +310,6 @@ class ServerFactory:
             grpc_port: Port of gRPC.
             ca_file: Certificates to trust instead of the system's. Certificates are always checked.
             model: The model that requests name.
-            start_timeout: Seconds to wait for the model's first answer.
 
         Raises:
             UsageProblem: The URL is not of this form. The message does not show its password or query.
@@ -356,7 +337,6 @@ class ServerFactory:
 
         Args:
             kind: The server with its arguments.
-            start_timeout: Seconds from launch to the model's first answer.
 
         Raises:
             UsageProblem: The kind lacks a method or field of a kind, or the time is not a positive number.
@@ -385,9 +365,6 @@ class ServerFactory:
         Args:
             fixture: Name of the called fixture, for messages.
             file: The file.
-            python: The interpreter that runs the file.
-            env: Variables for the server.
-            args: More arguments of the command line, unchanged.
             arguments: Named arguments of the command line.
 
         Raises:
