@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +10,17 @@ import pytest
 from suites.sweep import Sweep
 from suites.tft.apps.tft.contract import DATASETS, INSTANCES
 from suites.tft.knee import Point, knee
-from suites.tft.table import BATCH, CONCURRENCY, LEAST_LITTLE, check_row, littles_law, row_of, save_table, warning_of
+from suites.tft.table import (
+    BATCH,
+    COLUMNS,
+    CONCURRENCY,
+    LEAST_LITTLE,
+    THROUGHPUT,
+    check_row,
+    littles_law,
+    row_of,
+    warning_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,53 +64,38 @@ class Gathered:
     Args:
         folder: Folder of tables and charts.
         name: Name of the sweep, and of its files.
-        swept: The column in which the points of one data set differ: ``batch`` or ``concurrency``.
+        swept: The column in which the points of one data set differ: `BATCH` or `CONCURRENCY`.
     """
 
     folder: Path
     name: str
     swept: str
-    tables: dict[str, list[dict[str, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.sweep = Sweep(self.folder / f"{self.name}_details.csv")
+        self.sweep = Sweep(self.folder / f"{self.name}.csv")
 
     def add(self, run: Run, *, dataset: str, batch: int, concurrency: int) -> None:
         """Add what was measured; asserts nothing, so that a gate that fails leaves its row."""
         row = row_of(run.summary, run.breakdown, batch=batch, concurrency=concurrency)
-        # A test that waits for the next start of its servers comes here again.
-        others = [known for known in self.tables.get(dataset, []) if _place(known) != _place(row)]
-        self.tables[dataset] = [*others, row]
-        self.sweep.add(
-            run,
-            dataset=dataset,
-            batch=batch,
-            concurrency=concurrency,
-            inferences_per_second=batch * run.summary.throughput,
-            littles_law=littles_law(row),
-            warning=warning_of(row),
-        )
+        self.sweep.add(run, dataset=dataset, **row, littles_law=littles_law(row), warning=warning_of(row))
 
     def points(self, wanted: Iterable[Place]) -> dict[str, list[Point]]:
         """Return the points by data set, throughput in examples a second; skips the test when one is missing."""
         found: dict[str, list[Point]] = {}
-        for row in self._rows(wanted):
-            point = Point(
-                int(_number(row, self.swept)), _number(row, "inferences_per_second"), _number(row, "p99_seconds")
-            )
+        for row in self.sweep.points([{"dataset": dataset, self.swept: value} for dataset, value in wanted]):
+            point = Point(int(_number(row, self.swept)), _number(row, THROUGHPUT), _number(row, "p99_seconds"))
             found.setdefault(str(row["dataset"]), []).append(point)
         return {dataset: sorted(points, key=lambda point: point.at) for dataset, points in found.items()}
 
     def table(self, dataset: str) -> list[dict[str, float]]:
         """Return the published columns of a data set's rows, in the order of what was swept."""
-        column = self.swept.capitalize()
-        return sorted(self.tables.get(dataset, []), key=lambda row: row[column])
+        rows = (row for row in self.sweep.rows if row["dataset"] == dataset)
+        published = [{title: _number(row, title) for title in COLUMNS} for row in rows]
+        return sorted(published, key=lambda row: row[self.swept])
 
     def save(self) -> None:
-        """Write both tables, sorted: the published columns, and all that is known of each row."""
-        rows = [{"Dataset": dataset, **row} for dataset, found in self.tables.items() for row in found]
-        save_table(self.folder / f"{self.name}.csv", rows, "Dataset", BATCH, CONCURRENCY, more=["Dataset"])
-        self.sweep.save("dataset", "batch", "concurrency")
+        """Write the table, sorted: the published columns, and all else that is known of each row."""
+        self.sweep.save("dataset", BATCH, CONCURRENCY)
 
     def save_knees(self, found: Mapping[str, list[Point]]) -> None:
         """Write the most that was done within each latency budget, for the budgets that were reached."""
@@ -112,13 +107,6 @@ class Gathered:
                 lines.append(f"{dataset},{budget:.6f},{best.at},{best.throughput:.1f}")
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"{self.name}_knees.csv").write_text("\n".join([*lines, ""]), encoding="utf-8")
-
-    def _rows(self, wanted: Iterable[Place]) -> list[Row]:
-        return self.sweep.points([{"dataset": dataset, self.swept: value} for dataset, value in wanted])
-
-
-def _place(row: Mapping[str, float]) -> tuple[float, float]:
-    return row[BATCH], row[CONCURRENCY]
 
 
 def check_identities(run: Run, *, batch: int, concurrency: int) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from pytest_gpuserve.measure.breakdown import Breakdown
     from pytest_gpuserve.measure.summary import Summary
@@ -92,27 +90,6 @@ def warning_of(row: Row) -> str:
     return f"throughput too low, or latency: Little's law accounts for {share:.3f} of the users"
 
 
-def save_table(path: Path, rows: Sequence[Mapping[str, object]], *order: str, more: Sequence[str] = ()) -> None:
-    """Write rows as CSV, sorted by these columns; no file without rows.
-
-    Args:
-        path: The file; its folder is made.
-        rows: Rows with `COLUMNS`, and possibly more.
-        *order: Columns of numbers or texts.
-        more: Columns before `COLUMNS`, which distinguish the tables of one file.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    if not rows:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [*more, *COLUMNS], lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(sorted(rows, key=lambda row: tuple(_key(row[name]) for name in order)))
-
-
 def components_of(row: Row) -> dict[str, float]:
     """The seven components in seconds, by their published names without the unit."""
     return {title.removesuffix(" (ms)"): row[title] / 1e3 for title in COMPONENTS.values()}
@@ -120,7 +97,3 @@ def components_of(row: Row) -> dict[str, float]:
 
 def _ms(seconds: float) -> float:
     return round(1e3 * seconds, DECIMALS)
-
-
-def _key(value: object) -> tuple[bool, float, str]:
-    return (True, 0.0, value) if isinstance(value, str) else (False, float(value), "")  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from suites.published import LEAST, MOST, published
 from suites.tft.apps.tft.contract import DATASETS
 from suites.tft.gathered import BACKENDS, Gathered, check_identities, wanted_points
 from suites.tft.published_rules import OFFLINE_BATCHES
+from suites.tft.table import BATCH
 from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ REQUESTS = 500
 @pytest.fixture(scope="module")
 def gathered(artifacts: Path) -> Generator[Gathered, None, None]:
     """The rows of this file; the tables are written at its end, complete or not."""
-    rows = Gathered(artifacts / "tft", "offline", "batch")
+    rows = Gathered(artifacts / "tft", "offline", BATCH)
     yield rows
     rows.save()
 

@@ -44,7 +44,7 @@ the throughput at their ends."""
 @pytest.fixture(scope="module")
 def gathered(artifacts: Path) -> Generator[Gathered, None, None]:
     """The rows of this file; the tables are written at its end, complete or not."""
-    rows = Gathered(artifacts / "tft", "online", "concurrency")
+    rows = Gathered(artifacts / "tft", "online", CONCURRENCY)
     yield rows
     rows.save()
 

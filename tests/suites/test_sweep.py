@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,6 +14,8 @@ from suites.sweep import Sweep, known, measured
 from tests.support.builders import session
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_gpuserve.compare.assertions import Run
 
 
@@ -55,3 +58,18 @@ def test_what_needs_all_points_is_skipped_without_them() -> None:
     assert [row["concurrency"] for row in sweep.points([{"concurrency": 8}])] == [8]
     with pytest.raises(pytest.skip.Exception, match=r"1 of 2 points.*16"):
         sweep.points([{"concurrency": 8}, {"concurrency": 16}])
+
+
+def test_a_table_is_sorted(tmp_path: Path) -> None:
+    """By numbers, not by their digits, with the columns that tell points apart first; without rows there is no file."""
+    sweep = Sweep(tmp_path / "a" / "table.csv")
+    sweep.save("batch")
+    assert not sweep.file.exists()
+    for name, batch in (("traffic", 16), ("traffic", 2), ("electricity", 16), ("electricity", 2)):
+        sweep.rows.append({"dataset": name, "batch": batch, "more": None})
+    sweep.save("dataset", "batch")
+    with sweep.file.open(newline="", encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    assert list(found[0]) == ["dataset", "batch", "more"]
+    order = [("electricity", "2"), ("electricity", "16"), ("traffic", "2"), ("traffic", "16")]
+    assert [(row["dataset"], row["batch"]) for row in found] == order

@@ -33,7 +33,7 @@ from suites.tft.gathered import check_counts
 from suites.tft.knee import Point, knee
 from suites.tft.summary import main as run_summary
 from suites.tft.summary import summary_rows
-from suites.tft.table import COLUMNS, check_row, littles_law, row_of, save_table, warning_of
+from suites.tft.table import COLUMNS, check_row, littles_law, row_of, warning_of
 from tests.plugin.conftest import REPOSITORY
 
 if TYPE_CHECKING:
@@ -146,19 +146,6 @@ def test_a_row_that_does_not_add_up_is_found() -> None:
     assert littles_law(row) == pytest.approx(1.0)
     assert not warning_of(row)
     assert "0.900" in warning_of({**row, "Inferences/Second": 1440.0})
-
-
-def test_tables_are_sorted(tmp_path: Path) -> None:
-    """Tables are sorted by numbers, not digits, and begin with the columns that tell them apart."""
-    rows = [{"Dataset": name, **good_row(), "Batch": batch} for name in ("traffic", "electricity") for batch in (16, 2)]
-    save_table(tmp_path / "a" / "table.csv", rows, "Dataset", "Batch", more=["Dataset"])
-    with (tmp_path / "a" / "table.csv").open(newline="") as file:
-        found = list(csv.DictReader(file))
-    assert list(found[0]) == ["Dataset", *COLUMNS]
-    order = [("electricity", "2"), ("electricity", "16"), ("traffic", "2"), ("traffic", "16")]
-    assert [(row["Dataset"], row["Batch"]) for row in found] == order
-    save_table(tmp_path / "none.csv", [])
-    assert not (tmp_path / "none.csv").exists()
 
 
 def test_counts_of_server_and_client_have_to_agree() -> None:
