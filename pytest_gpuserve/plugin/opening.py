@@ -269,7 +269,7 @@ def find_device(settings: Settings) -> Device:
         DeviceProblem: The device is absent, or unknown.
     """
     folder = settings.baseline_dir
-    known = sorted(path.name for path in folder.iterdir() if stock_of(path).entries) if folder.is_dir() else []
+    known = sorted(path.name for path in folder.iterdir() if stock_of(path)[0]) if folder.is_dir() else []
     return select_device(
         settings.gpu,
         known_names=known,

@@ -230,7 +230,7 @@ class GateSession:
             device.gpu.product if device.gpu else f"{device.host.cpu}, {device.host.cores} cores",
             f"{_MODES[settings.update]} {self._baselines}" if stored else f"side by side with {opened.against_name}",
             budget_seconds=settings.budget_seconds,
-            stock=str(stock_of(settings.baseline_dir / device.name)) if stored and self.measuring else "",
+            stock=stock_of(settings.baseline_dir / device.name) if stored and self.measuring else None,
             engine="" if opened.engine is None else opened.engine.name,
         )
 

@@ -55,7 +55,7 @@ def header_line(
     mode: str,
     *,
     budget_seconds: float,
-    stock: str = "",
+    stock: tuple[int, int] | None = None,
     engine: str = "",
 ) -> str:
     """First line: device and reference of the measurement.
@@ -63,10 +63,14 @@ def header_line(
     Args:
         mode: Mode and reference: ``gating against /.../baselines/T4``.
         budget_seconds: Most measuring time of one test.
-        stock: The existing baselines, in words; empty if they are not used.
+        stock: The existing entries, and files that cannot be read; None if baselines are not used.
         engine: The load engines; empty if processes of this host make the load.
     """
-    there = f" ({stock})" if stock else ""
+    there = ""
+    if stock is not None:
+        entries, unreadable = stock
+        more = f", {unreadable} file{'s' if unreadable > 1 else ''} that cannot be read" if unreadable else ""
+        there = f" ({entries or 'no'} entr{'y' if entries == 1 else 'ies'}{more})"
     budget = f"at most {format_seconds(budget_seconds)} of measuring a test"
     made = f", loads made by {engine}" if engine else ""
     return printable(f"{device} ({product}), {mode}{there}{made}, {budget}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -12,10 +11,7 @@ import msgspec
 from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.errors import BaselineUnusable, DeviceProblem
 from pytest_gpuserve.store.baseline import Stored, read, write
-from pytest_gpuserve.store.schema import (
-    Entry,
-    Moment,
-)
+from pytest_gpuserve.store.schema import Entry, Moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,35 +59,6 @@ def alone(path: Path) -> Iterator[None]:
         yield
 
 
-SHOWN_DIGITS: Final = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Stock:
-    """The baselines in a folder.
-
-    Args:
-        newest: Time of the newest session of all, ISO 8601 in UTC; may be empty.
-        commit: Commit of its entry; None if the entry has none.
-        unreadable: Number of files that could not be read.
-    """
-
-    entries: int = 0
-    newest: str = ""
-    commit: str | None = None
-    unreadable: int = 0
-
-    def __str__(self) -> str:
-        """``12 entries, the newest of 2025-01-02 at 0123456789ab``."""
-        text = f"{self.entries or 'no'} entr{'y' if self.entries == 1 else 'ies'}"
-        if self.newest:
-            commit = f" at {self.commit[:SHOWN_DIGITS]}" if self.commit else ""
-            text += f", the newest of {self.newest[:10]}{commit}"
-        if self.unreadable:
-            text += f", {self.unreadable} file{'s' if self.unreadable > 1 else ''} that cannot be read"
-        return text
-
-
 # Fields that are not named here are skipped, which is fast.
 class _Session(msgspec.Struct):
     at: Moment
@@ -99,7 +66,6 @@ class _Session(msgspec.Struct):
 
 class _Entry(msgspec.Struct):
     sessions: list[_Session]
-    commit: str | None = None
 
 
 class _FileOutline(msgspec.Struct):
@@ -136,19 +102,15 @@ def _began(data: bytes, key: str) -> list[str]:
     return [] if entry is None else [session.at for session in entry.sessions]
 
 
-def stock_of(folder: Path) -> Stock:
-    """Count the baselines in ``baselines/<device>``, which may not exist; files of another kind do not count."""
+def stock_of(folder: Path) -> tuple[int, int]:
+    """Count the entries in ``baselines/<device>``, which may not exist, and its files that cannot be read.
+
+    Files of another kind do not count.
+    """
     entries = unreadable = 0
-    newest, commit = "", None
-    for path in sorted(folder.rglob("*.json")):
+    for path in folder.rglob("*.json"):
         try:
-            found = _outline(path.read_bytes()).values()
+            entries += len(_outline(path.read_bytes()))
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             unreadable += 1
-            continue
-        entries += len(found)
-        for entry in found:
-            at = max((session.at for session in entry.sessions), default="")
-            if at > newest:
-                newest, commit = at, entry.commit
-    return Stock(entries, newest, commit, unreadable)
+    return entries, unreadable

@@ -126,7 +126,7 @@ def test_what_comes_next_works(project: Project) -> None:
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "gpuserve: cpu (*), gating against */baselines/cpu (2 entries, *20??-??-??), at most 5 min *",
+            "gpuserve: cpu (*), gating against */baselines/cpu (2 entries), at most 5 min *",
             "*test_slow *latency.p50 *REGRESSED",
             "*test_fine *batching_ratio *PASS",
             "comparisons: 1 passed, 1 regressed",
