@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.compare.screen import not_measured, unsound_judgement
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.measure.points import NotMeasured, mean_value, point
-from pytest_gpuserve.report.next_step import tightening_command
+from pytest_gpuserve.report.next_step import UPDATE, command
 from pytest_gpuserve.units import format_change, format_value
 from pytest_gpuserve.verdict.metric import METRICS, log_cost
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
@@ -115,9 +115,9 @@ def _proposal(measurement: Measurement, gpu: str) -> list[str]:
     better = [answer for answer in _answers(measurement) if answer.verdict is Verdict.IMPROVED]
     if not better:
         return []
-    command = tightening_command(measurement.nodeid, gpu)
     found = ", ".join(map(_improved, better))
-    return [f"{measurement.baseline_key.entry}: {found}; to tighten its baseline: {command}"]
+    tightening = command([measurement.nodeid], gpu, UPDATE)
+    return [f"{measurement.baseline_key.entry}: {found}; to tighten its baseline: {tightening}"]
 
 
 def _together(problems: Sequence[BaselineUnusable], written: Sequence[str]) -> BaselineUnusable:

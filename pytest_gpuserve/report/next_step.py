@@ -108,19 +108,10 @@ def code_before(commit: str | None, *, clean: bool) -> str:
     return "HEAD~1" if clean else "HEAD"
 
 
-def tightening_command(nodeid: str, gpu: str) -> str:
-    """Command that records an improvement; a tighter baseline needs no reason."""
-    return command([nodeid], gpu, UPDATE)
-
-
 def _spent_budget(judgement: Judgement) -> int:
     """The budget in seconds that was too small, at least 1; 0 if the budget was not the reason."""
     found = [reason.seconds for reason in judgement.reasons if reason.seconds is not None]
     return max((max(1, round(seconds)) for seconds in found), default=0)
-
-
-def _is_recording(options: Iterable[str]) -> bool:
-    return any(option.startswith(UPDATE) for option in options)
 
 
 def _typed(option: str) -> str:
@@ -131,7 +122,7 @@ def _typed(option: str) -> str:
 _LONGER: Final = "measure longer, load(..., seconds=...)"
 _KEEP_UP: Final = "let the client keep up, load(..., processes=...)"
 
-MENDED_BY: Final[Mapping[ReasonKind, str]] = {
+REMEDIES: Final[Mapping[ReasonKind, str]] = {
     ReasonKind.NO_STEADY_STATE: "give the server a longer warm-up, load(..., warmup_seconds=...)",
     ReasonKind.COMPILED_UNDER_LOAD: "let the warm-up send all shapes, load(..., warmup_seconds=...)",
     ReasonKind.CLIENT_HELD_UP: _QUIET,
@@ -183,10 +174,6 @@ def _regressed(result: SessionResult, rows: Sequence[Row]) -> str:
     return _NEXT + f"\n{_OR}".join(_step(what, result, stored, *options) for what, options in steps)
 
 
-def _invalid(result: SessionResult, rows: Sequence[Row]) -> str:
-    return _advised(result, rows)
-
-
 def _missing(result: SessionResult, rows: Sequence[Row]) -> str:
     stored = [row for row in rows if _is_stored(result, row)]
     return _line("record the missing entries", result, stored, *_options(stored))
@@ -203,14 +190,6 @@ def _inconclusive(result: SessionResult, rows: Sequence[Row]) -> str:
     return _closer(result, alone)
 
 
-_STEPS: Final[Mapping[Verdict, Callable[[SessionResult, Sequence[Row]], str]]] = {
-    Verdict.REGRESSED: _regressed,
-    Verdict.INVALID: _invalid,
-    Verdict.MISSING: _missing,
-    Verdict.INCONCLUSIVE: _inconclusive,
-}
-
-
 def _options(rows: Sequence[Row]) -> tuple[str, ...]:
     return _options_for([row.judgement for row in rows])
 
@@ -219,6 +198,14 @@ def _advised(result: SessionResult, rows: Sequence[Row]) -> str:
     """Propose the remedy of the worst row, and a repeat of all tests with the same remedy."""
     advice = _advice(rows[0]) if rows else ""
     return _again(f"{advice}, then run it again", result, [row for row in rows if _advice(row) == advice])
+
+
+_STEPS: Final[Mapping[Verdict, Callable[[SessionResult, Sequence[Row]], str]]] = {
+    Verdict.REGRESSED: _regressed,
+    Verdict.INVALID: _advised,
+    Verdict.MISSING: _missing,
+    Verdict.INCONCLUSIVE: _inconclusive,
+}
 
 
 def _closer(result: SessionResult, rows: Sequence[Row]) -> str:
@@ -247,7 +234,8 @@ def _step(what: str, result: SessionResult, rows: Sequence[Row], *options: str) 
     if not wanted:
         return ""
     # A recording accepts its measurements, so its command must not select other tests, such as earlier failures.
-    selection, note = _selection(result, wanted, only_these=_is_recording(options))
+    is_recording = any(option.startswith(UPDATE) for option in options)
+    selection, note = _selection(result, wanted, only_these=is_recording)
     if not selection:
         return f"{what}: select the tests by hand, because their ids cannot be typed"
     return f"{what}{note}: {command(selection, result.gpu.get('name'), *options)}"
@@ -272,7 +260,7 @@ def _is_stored(result: SessionResult, row: Row) -> bool:
 
 def _advice(row: Row) -> str:
     """Remedy of its first reason of a known kind."""
-    return next((MENDED_BY[reason.kind] for reason in row.judgement.reasons if reason.kind in MENDED_BY), _UNKNOWN)
+    return next((REMEDIES[reason.kind] for reason in row.judgement.reasons if reason.kind in REMEDIES), _UNKNOWN)
 
 
 def _beside(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.report.next_step import (
-    MENDED_BY,
+    REMEDIES,
     UPDATE,
     UPDATE_NEW,
     closer_command,
@@ -150,11 +150,11 @@ def test_a_single_test_has_its_next_step(run: SessionResult, said: str) -> None:
     assert next_step(run) == (f"next: {said}" if said else "")
 
 
-@pytest.mark.parametrize("kind", MENDED_BY)
+@pytest.mark.parametrize("kind", REMEDIES)
 def test_what_can_be_fixed_has_its_advice(kind: ReasonKind) -> None:
     """Advice follows the reason's kind, not its text, even after a reason without a remedy."""
     reasons = (Reason(ReasonKind.REMARK, "throttled"), Reason(kind, "client late"))
-    assert next_step(one(because(*reasons))).startswith(f"next: {MENDED_BY[kind]}, then run it again: ")
+    assert next_step(one(because(*reasons))).startswith(f"next: {REMEDIES[kind]}, then run it again: ")
 
 
 # -- of several
