@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,24 +21,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.compare.assertions import Run
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import ServerHandle
-
-    class MakeMosec(Protocol):
-        """Type of the ``mosec_distilbert`` fixture."""
-
-        def __call__(self, variant: str, *, workers: int) -> ServerHandle:
-            """Describe mosec's service with this number of inference processes."""
-
-    class MakePyTriton(Protocol):
-        """Type of the ``pytriton_distilbert`` fixture."""
-
-        def __call__(self, variant: str) -> ServerHandle:
-            """Describe pytriton's service."""
-
-    class Keep(Protocol):
-        """Type of the ``keep`` fixture."""
-
-        def __call__(self, run: Run, *, system: str, variant: str, workers: int, concurrency: int) -> None:
-            """Add a run to the table and save it in the published form, unless it is INVALID."""
 
 
 FINE_BINS = 2_200
@@ -64,7 +46,7 @@ def label(replies: list[bytes]) -> bytes:
 
 
 @pytest.fixture(scope="session")
-def mosec_distilbert(mosec_server: Callable[..., ServerHandle], size: str) -> MakeMosec:
+def mosec_distilbert(mosec_server: Callable[..., ServerHandle], size: str) -> Callable[..., ServerHandle]:
     """Maker of mosec's deployments."""
 
     def make(variant: str, *, workers: int) -> ServerHandle:
@@ -74,7 +56,7 @@ def mosec_distilbert(mosec_server: Callable[..., ServerHandle], size: str) -> Ma
 
 
 @pytest.fixture(scope="session")
-def pytriton_distilbert(pytriton_server: Callable[..., ServerHandle], size: str) -> MakePyTriton:
+def pytriton_distilbert(pytriton_server: Callable[..., ServerHandle], size: str) -> Callable[..., ServerHandle]:
     """Maker of pytriton's deployments; skips if its server, or the numpy for it, is not installed."""
     needs_triton()
 
@@ -93,8 +75,8 @@ def sweep(artifacts: Path) -> Generator[Sweep, None, None]:
 
 
 @pytest.fixture
-def keep(sweep: Sweep, artifacts: Path, label: bytes) -> Keep:
-    """Keeper of measurements."""
+def keep(sweep: Sweep, artifacts: Path, label: bytes) -> Callable[..., None]:
+    """Adds a run to the table, and saves it in the published form, unless it is INVALID."""
 
     def keep_run(run: Run, *, system: str, variant: str, workers: int, concurrency: int) -> None:
         if run.problems:

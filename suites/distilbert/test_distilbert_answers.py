@@ -13,8 +13,9 @@ from suites.distilbert.payload import FOX, HEADER_LENGTH, INFER_PATH, SENTENCES,
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MAX_BATCH_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpuserve.experiment.handle import ServerHandle, Target
-    from suites.distilbert.conftest import MakeMosec, MakePyTriton
 
 NOT_UTF8 = b"a \xff film"
 
@@ -26,7 +27,7 @@ def raw(server: ServerHandle, text: bytes) -> Target:
 
 
 @pytest.mark.smoke
-def test_mosec_answers_as_the_model_does(mosec_distilbert: MakeMosec, replies: list[bytes]) -> None:
+def test_mosec_answers_as_the_model_does(mosec_distilbert: Callable[..., ServerHandle], replies: list[bytes]) -> None:
     """Each reply is the model's label in 8 bytes, for any others in the batch; invalid text is refused by itself."""
     server = mosec_distilbert(EQUALISED, workers=1)
     targets = [server.post("/inference", body=text) for text in SENTENCES] * 4
@@ -42,7 +43,7 @@ def test_mosec_answers_as_the_model_does(mosec_distilbert: MakeMosec, replies: l
 
 @pytest.mark.parametrize("variant", [pytest.param(AS_PUBLISHED, marks=pytest.mark.gpuserve_full), EQUALISED])
 def test_pytriton_answers_as_the_model_does(
-    pytriton_distilbert: MakePyTriton, replies: list[bytes], variant: str
+    pytriton_distilbert: Callable[..., ServerHandle], replies: list[bytes], variant: str
 ) -> None:
     """Each label is the model's, by the published body and by ``server.infer``; invalid text does not affect others."""
     server = pytriton_distilbert(variant)
@@ -62,7 +63,7 @@ def test_pytriton_answers_as_the_model_does(
 
 
 @pytest.mark.gpuserve_full
-def test_published_sentence_has_its_label_without_a_mask(mosec_distilbert: MakeMosec, label: bytes) -> None:
+def test_published_sentence_has_its_label_without_a_mask(mosec_distilbert: Callable[..., ServerHandle], label: bytes) -> None:
     """A single sentence has the same label without an attention mask, so its absence was not noticed."""
     target = mosec_distilbert(AS_PUBLISHED, workers=1).post("/inference", body=FOX)
     with target.started() as instance:

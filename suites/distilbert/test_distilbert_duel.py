@@ -12,8 +12,10 @@ from suites.distilbert.settings import AS_PUBLISHED, EQUALISED
 from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.fixture_types import MakeDuel
-    from suites.distilbert.conftest import MakeMosec, MakePyTriton
 
 # The ratio is far from its limit on a CPU, so short windows are enough.
 pytestmark = CPU_TOLERANCES
@@ -29,8 +31,8 @@ pytestmark = CPU_TOLERANCES
 )
 def test_mosec_is_faster(
     *,
-    mosec_distilbert: MakeMosec,
-    pytriton_distilbert: MakePyTriton,
+    mosec_distilbert: Callable[..., ServerHandle],
+    pytriton_distilbert: Callable[..., ServerHandle],
     label: bytes,
     duel: MakeDuel,
     variant: str,

@@ -15,10 +15,12 @@ from suites.distilbert.settings import EQUALISED, FULL_SECONDS, MAX_BATCH_SIZE
 from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpuserve.compare.assertions import Baseline
     from pytest_gpuserve.device import Device
+    from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.fixture_types import Load
-    from suites.distilbert.conftest import Keep, MakeMosec
 
 # Tokenizing and sending are half of a request's time here: a model that is 50 % slower costs 20 % of the throughput.
 pytestmark = [pytest.mark.gpuserve(gpu="cpu", throughput=0.15), CPU_TOLERANCES]
@@ -38,11 +40,11 @@ pytestmark = [pytest.mark.gpuserve(gpu="cpu", throughput=0.15), CPU_TOLERANCES]
 )
 def test_distilbert(
     *,
-    mosec_distilbert: MakeMosec,
+    mosec_distilbert: Callable[..., ServerHandle],
     label: bytes,
     load: Load,
     baseline: Baseline,
-    keep: Keep,
+    keep: Callable[..., None],
     device: Device,
     workers: int,
     concurrency: int,

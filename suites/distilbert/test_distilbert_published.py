@@ -12,10 +12,11 @@ from suites.distilbert.settings import AS_PUBLISHED, FULL_SECONDS, PUBLISHED_REQ
 from suites.published import LEAST, MOST, published
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpuserve.device import Device
-    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.handle import ServerHandle, Target
     from pytest_gpuserve.fixture_types import Load
-    from suites.distilbert.conftest import MakeMosec, MakePyTriton
 
 pytestmark = pytest.mark.gpuserve_full
 
@@ -27,8 +28,8 @@ pytestmark = pytest.mark.gpuserve_full
 def test_not_below_what_was_published(
     *,
     device: Device,
-    mosec_distilbert: MakeMosec,
-    pytriton_distilbert: MakePyTriton,
+    mosec_distilbert: Callable[..., ServerHandle],
+    pytriton_distilbert: Callable[..., ServerHandle],
     label: bytes,
     load: Load,
     system: str,
@@ -48,7 +49,7 @@ def test_not_below_what_was_published(
     assert run.latency.p99 <= MOST * printed["latency.p99"]
 
 
-def _kserve(pytriton_distilbert: MakePyTriton, label: bytes) -> Target:
+def _kserve(pytriton_distilbert: Callable[..., ServerHandle], label: bytes) -> Target:
     body, header_length = kserve_body(FOX)
     return pytriton_distilbert(AS_PUBLISHED).post(
         INFER_PATH, body=body, headers={HEADER_LENGTH: str(header_length)}, expect=equal_to({"labels": [[label]]})

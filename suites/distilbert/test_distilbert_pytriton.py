@@ -22,10 +22,12 @@ from suites.distilbert.settings import (
 from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpuserve.compare.assertions import Baseline
     from pytest_gpuserve.device import Device
+    from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.fixture_types import Load
-    from suites.distilbert.conftest import Keep, MakePyTriton
 
 # Triton and pytriton's own processes are more than half of a request's time here: a batch that takes 50 % longer costs
 # 19 % of the throughput.
@@ -42,11 +44,11 @@ pytestmark = [pytest.mark.gpuserve(gpu="cpu", throughput=0.15), CPU_TOLERANCES]
 )
 def test_distilbert(
     *,
-    pytriton_distilbert: MakePyTriton,
+    pytriton_distilbert: Callable[..., ServerHandle],
     label: bytes,
     load: Load,
     baseline: Baseline,
-    keep: Keep,
+    keep: Callable[..., None],
     device: Device,
     variant: str,
     least_batch: int,

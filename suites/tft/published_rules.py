@@ -39,22 +39,15 @@ class OnlinePlan:
     concurrencies: tuple[int, ...]
 
 
-def online_plan(
-    max_batch_size: int, *, triton_instances: int = 1, model_instances: int = 1, steps: int = CONCURRENCY_STEPS
-) -> OnlinePlan:
+def online_plan(max_batch_size: int, *, instances: int = 1) -> OnlinePlan:
     """Compute the points of an online test, with at most twice as many examples in flight as all instances can hold.
 
-    ``total = 2 x max_batch_size x triton_instances x model_instances`` examples; the concurrency rises by
-    ``max(1, most // steps)`` to ``most = min(256, total)``, with ``max(1, total // 256)`` examples a request.
-
-    Raises:
-        ValueError: A number is below 1.
+    ``total = 2 x max_batch_size x instances`` examples; the concurrency rises by ``max(1, most // 32)`` to
+    ``most = min(256, total)``, with ``max(1, total // 256)`` examples a request.
     """
-    total = _total(max_batch_size, triton_instances, model_instances)
-    if steps < 1:
-        raise ValueError(f"a sweep has one step at least, not {steps}")
+    total = 2 * max_batch_size * instances
     most = min(MOST_CONCURRENCY, total)
-    step = max(1, most // steps)
+    step = max(1, most // CONCURRENCY_STEPS)
     return OnlinePlan(max(1, total // MOST_CONCURRENCY), tuple(range(step, most + 1, step)))
 
 
@@ -80,9 +73,3 @@ def until_stable(windows: Sequence[Window]) -> bool:
     means = [(window.throughput, window.latency.mean) for window in windows]
     known = [(throughput, mean) for throughput, mean in means if mean is not None]
     return len(known) == len(windows) and is_stable(known)
-
-
-def _total(max_batch_size: int, triton_instances: int, model_instances: int) -> int:
-    if min(max_batch_size, triton_instances, model_instances) < 1:
-        raise ValueError("batch size and instances are 1 at least")
-    return 2 * max_batch_size * triton_instances * model_instances

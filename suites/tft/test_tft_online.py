@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = CPU_TOLERANCES
 
-PLAN = online_plan(MAX_BATCH_SIZE, triton_instances=1, model_instances=INSTANCES)
+PLAN = online_plan(MAX_BATCH_SIZE, instances=INSTANCES)
 
 EVERYWHERE = (("electricity", 4),)
 """Data set and concurrency that are measured on a CPU, too; the plan does not have 4."""

@@ -85,7 +85,7 @@ def test_configurations_are_the_contract(dataset: str) -> None:
 
 def test_the_published_sweep_has_32_points() -> None:
     """Batches of 1024 on two instances give 16 examples a request, and 8 to 256 users in steps of 8."""
-    assert rules.online_plan(1024, model_instances=2) == rules.OnlinePlan(16, tuple(range(8, 257, 8)))
+    assert rules.online_plan(1024, instances=2) == rules.OnlinePlan(16, tuple(range(8, 257, 8)))
 
 
 @pytest.mark.parametrize(
