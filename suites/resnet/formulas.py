@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import math
-import statistics
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-
-class Spread(NamedTuple):
-    """The mean of some values, and their sample standard deviation; None of a single one."""
-
-    mean: float
-    sd: float | None
+    from collections.abc import Mapping
 
 
 def samples_per_second(requests_per_second: float, batch: int) -> float:
@@ -40,17 +32,6 @@ def published_throughput(mean_seconds: float, batch: int) -> float:
     if not 0 < mean_seconds < math.inf:
         raise ValueError(f"a mean latency is a finite number above 0, not {mean_seconds!r}")
     return batch / mean_seconds
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Mean and standard deviation of repetitions.
-
-    Raises:
-        ValueError: There is no value.
-    """
-    if not values:
-        raise ValueError("no repetition, no mean")
-    return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
 def weighted_sd(counts: Mapping[float, int]) -> float | None:

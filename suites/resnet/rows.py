@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.measure.histogram import seconds_of
 from pytest_gpuserve.measure.summary import summary_of
-from suites.resnet.formulas import published_throughput, samples_per_second, spread, weighted_sd
+from suites.resnet.formulas import published_throughput, samples_per_second, weighted_sd
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_gpuserve.compare.assertions import Run
     from suites.sweep import Row
 
@@ -27,11 +30,6 @@ def columns(run: Run, batch: int) -> dict[str, float | int | None]:
         batch: Images in a request.
     """
     starts = [start for session in run.sessions for start in session.starts]
-    rates = spread([samples_per_second(start.requests / start.seconds, batch) for start in starts])
-    means = spread([summary_of(start.windows).mean for start in starts])
-    # Unknown for servers that start side by side.
-    known = [start.cold_start_seconds for start in starts if start.cold_start_seconds is not None]
-    cold = spread(known) if known else None
     summary, parts = run.summary, run.cold_start_parts
     return {
         "samples_per_second": samples_per_second(summary.throughput, batch),
@@ -39,15 +37,26 @@ def columns(run: Run, batch: int) -> dict[str, float | int | None]:
         "sd_seconds": weighted_sd({seconds_of(bucket): count for bucket, count in summary.latency.counts.items()}),
         "min_seconds": seconds_of(min(summary.latency.counts)),
         "repetitions": len(starts),
-        "samples_per_second_mean": rates.mean,
-        "samples_per_second_sd": rates.sd,
-        "mean_seconds_mean": means.mean,
-        "mean_seconds_sd": means.sd,
-        "cold_start_seconds_mean": None if cold is None else cold.mean,
-        "cold_start_seconds_sd": None if cold is None else cold.sd,
+        **_spread(
+            "samples_per_second", [samples_per_second(start.requests / start.seconds, batch) for start in starts]
+        ),
+        **_spread("mean_seconds", [summary_of(start.windows).mean for start in starts]),
+        # Unknown for servers that start side by side.
+        **_spread(
+            "cold_start_seconds",
+            [start.cold_start_seconds for start in starts if start.cold_start_seconds is not None],
+        ),
         "load_seconds": parts.get(LOAD),
         "compile_call_seconds": parts.get(COMPILE_CALL),
         "first_request_seconds": parts.get(FIRST_REQUEST),
+    }
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """Mean and sample standard deviation of repetitions; None if there are too few."""
+    return {
+        f"{name}_mean": statistics.fmean(values) if values else None,
+        f"{name}_sd": statistics.stdev(values) if len(values) > 1 else None,
     }
 
 
