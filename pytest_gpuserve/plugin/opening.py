@@ -175,7 +175,6 @@ class Opened:
         warnings: Warnings to show before the first measurement.
     """
 
-    settings: Settings
     here: RunEnvironment
     lock: DeviceLock
     baseline_store: BaselineStore
@@ -215,7 +214,6 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
         take(lock, config, settings)
     here = RunEnvironment(device, software, revision, occasion=utc_now())
     return Opened(
-        settings=settings,
         here=here,
         lock=lock,
         baseline_store=BaselineStore(settings.baseline_dir / device.name, here),

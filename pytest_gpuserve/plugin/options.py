@@ -68,7 +68,6 @@ class Settings:
     record_sessions: int | None
     foreign_cores: float
     lock_wait_seconds: float
-    ci: bool
     against: str | None = None
     against_python: str | None = None
     stored_only: bool = False
@@ -208,7 +207,6 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         record_sessions=_sessions(config),
         foreign_cores=_number(config, "gpuserve_foreign_cores"),
         lock_wait_seconds=_number(config, "gpuserve_lock_wait"),
-        ci=ci,
         against=against,
         against_python=against_python,
         base_files=tuple(config.getini("gpuserve_base_files")),

@@ -39,15 +39,12 @@ def properties(runs: Iterable[RunResult]) -> list[tuple[str, str]]:
 
 
 def _places(judgements: Sequence[Judgement]) -> Iterator[tuple[str, Judgement]]:
-    """The judgements of a load, each with a unique name."""
+    """The judgements of a load, each with a unique name: it has one of a metric for each kind of reference."""
     taken: set[str] = set()
     for judgement in sorted(judgements, key=lambda each: _KINDS.index(each.reference_kind)):
         plain = judgement.metric.name
-        kind = f"{plain}.{judgement.reference_kind}"
-        numbered = (f"{kind}.{number}" for number in range(2, len(judgements) + 2))
-        name = next(name for name in (plain, kind, *numbered) if name not in taken)
-        taken.add(name)
-        yield name, judgement
+        yield f"{plain}.{judgement.reference_kind}" if plain in taken else plain, judgement
+        taken.add(plain)
 
 
 def _fields(judgement: Judgement) -> Iterator[tuple[str, str]]:

@@ -81,7 +81,7 @@ def test_what_was_opened_is_all_given_back_the_device_last(asked: Settings, monk
     ended: list[str] = []
     parts: Any = [Part(name, ended, fails=name != "lock") for name in ("lock", "opponents")]
     lock, reference_builds = parts
-    opened = Opened(asked, here(), lock, NEVER, reference_builds, "", None, ())
+    opened = Opened(here(), lock, NEVER, reference_builds, "", None, ())
     with pytest.raises(UsageProblem, match="opponents cannot be ended"):
         opened.close()
     assert ended == ["opponents", "lock"]

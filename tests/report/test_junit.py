@@ -60,7 +60,6 @@ def test_a_metric_has_all_that_is_known_of_it() -> None:
         (["baseline", "limit"], "baseline", ["limit"]),
         (["limit", "baseline"], "baseline", ["limit"]),
         (["limit"], "limit", []),
-        (["limit", "limit", "limit"], "limit", ["limit", "limit.2"]),
     ],
 )
 def test_a_metric_with_several_references(kinds: Sequence[ReferenceKind], plain: str, others: Sequence[str]) -> None:
