@@ -255,38 +255,23 @@ def _where(moved: list[_Part]) -> list[str]:
     compute, items = parts.get(COMPUTE), parts.get(FORMATION)
     # Work grows with a batch's size, but not faster. Beyond that, the work itself has changed.
     in_step = compute and items and 0 < compute.relative / items.relative <= 1
-    where = []
-    if CLIENT in parts or OUTSIDE in parts:
-        where.append("the measuring machine and the way to the server")
-    if items:
-        size = "larger" if items.change > 0 else "smaller"
-        where.append(
-            f"why batches are {size} (batching window, max_batch_size, arrivals"
-            + (", or compute: either may follow from the other)" if in_step else ")")
-        )
-    if compute and not in_step:
-        where.append("the model, its kernels, the clocks")
-    where += _in_language_model(parts)
+    size = "larger" if items and items.change > 0 else "smaller"
+    follows = ", or compute: either may follow from the other" if in_step else ""
+    fewer = "fewer" if CACHED in parts and parts[CACHED].change < 0 else "more"
+    hints = {
+        "the measuring machine and the way to the server": CLIENT in parts or OUTSIDE in parts,
+        f"why batches are {size} (batching window, max_batch_size, arrivals{follows})": items is not None,
+        "the model, its kernels, the clocks": compute and not in_step,
+        "queue and prefill (prompts, prefix cache, slots)": TTFT in parts,
+        f"why {fewer} prompt tokens come from the prefix cache (its setting, its size, the prompts)": CACHED in parts,
+        "the size of the KV cache, and how many sequences share it": PREEMPTIONS in parts,
+        "why answers have another number of tokens (max_tokens, stop, sampling)": TOKENS in parts,
+        "decode (sequences a step, kernels, speculation)": TPOT in parts or (DECODE in parts and TOKENS not in parts),
+    }
+    where = [hint for hint, applies in hints.items() if applies]
     where += [f"the stage {name.removeprefix(OTHER_COMPUTE)}" for name in parts if name.startswith(OTHER_COMPUTE)]
     if not where and QUEUE in parts:
         where.append("arrivals and scheduling (the queue moved alone)")
-    return where
-
-
-def _in_language_model(parts: Mapping[str, _Part]) -> list[str]:
-    """The first places to look, by counts of tokens."""
-    where = []
-    if TTFT in parts:
-        where.append("queue and prefill (prompts, prefix cache, slots)")
-    if CACHED in parts:
-        fewer = "fewer" if parts[CACHED].change < 0 else "more"
-        where.append(f"why {fewer} prompt tokens come from the prefix cache (its setting, its size, the prompts)")
-    if PREEMPTIONS in parts:
-        where.append("the size of the KV cache, and how many sequences share it")
-    if TOKENS in parts:
-        where.append("why answers have another number of tokens (max_tokens, stop, sampling)")
-    if TPOT in parts or (DECODE in parts and TOKENS not in parts):
-        where.append("decode (sequences a step, kernels, speculation)")
     return where
 
 
