@@ -297,7 +297,7 @@ class TestComparison:
         Args:
             run: One of this test's runs.
             metric: The metric.
-            kind: ``baseline``; ``limit``, a number in the metric's unit; or ``duel``, a ratio of the duel's two servers.
+            kind: ``baseline``; ``limit``, a number in the metric's unit; or ``duel``, a ratio of its two servers.
             limit: The number or ratio; None for a baseline.
 
         Raises:
@@ -374,7 +374,7 @@ class TestComparison:
             except GpuserveError as problem:
                 measurement.absent = not_settled(problem)
                 return None
-        # The earlier measurement stays the run, which judges further metrics, because the baseline was measured alone too.
+        # The earlier measurement stays the run, which judges further metrics: the baseline was measured alone too.
         alone = list(measurement.run.sessions)
         try:
             judgement = self._settle_beside(measurement, metric)

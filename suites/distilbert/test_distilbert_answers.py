@@ -63,7 +63,9 @@ def test_pytriton_answers_as_the_model_does(
 
 
 @pytest.mark.gpuserve_full
-def test_published_sentence_has_its_label_without_a_mask(mosec_distilbert: Callable[..., ServerHandle], label: bytes) -> None:
+def test_published_sentence_has_its_label_without_a_mask(
+    mosec_distilbert: Callable[..., ServerHandle], label: bytes
+) -> None:
     """A single sentence has the same label without an attention mask, so its absence was not noticed."""
     target = mosec_distilbert(AS_PUBLISHED, workers=1).post("/inference", body=FOX)
     with target.started() as instance:
