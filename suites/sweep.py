@@ -32,23 +32,22 @@ class Sweep:
 
     file: Path
     rows: list[Row] = field(default_factory=list)
-    _sources: list[tuple[Row, str, object]] = field(default_factory=list, init=False, repr=False)
+    _added: dict[tuple[str, str], Row] = field(default_factory=dict, init=False, repr=False)
 
     def add(self, run: Run, **columns: Value) -> Row:
         """Add a row: the given columns first, what was measured of the run after them (see ``measured``).
 
-        A test that runs again, as one does that waits for the next start of its servers, has its last rows only.
+        A load that is measured again, because its test waits for the next start of its servers, has its last row only.
 
         Args:
             run: What was measured.
             **columns: What tells this point apart, such as ``concurrency=8``, and what the suite computed of it.
         """
         row = {**columns, **measured(run)}
-        test, judge = os.environ.get("PYTEST_CURRENT_TEST", ""), getattr(run, "judge", None)
-        earlier = [old for old, of, by in self._sources if of == test and by != judge]
-        self.rows[:] = [old for old in self.rows if not any(old is one for one in earlier)]
-        self.rows.append(row)
-        self._sources.append((row, test, judge))
+        load = (os.environ.get("PYTEST_CURRENT_TEST", ""), run.label)
+        earlier = self._added.get(load)
+        self.rows[:] = [*(old for old in self.rows if old is not earlier), row]
+        self._added[load] = row
         return row
 
     def points(self, wanted: Iterable[Row]) -> list[Row]:

@@ -31,6 +31,7 @@ class _Unknown:
 class _Seen(Observed):
     """A run with a batching ratio, without a GPU."""
 
+    label = ""
     batching_ratio = SimpleNamespace(value=4.0)
     gpu_utilisation = _Unknown()
     gpu_memory = _Unknown()
@@ -52,9 +53,14 @@ def test_a_row_has_what_was_measured_and_nothing_else() -> None:
 
 
 def test_what_needs_all_points_is_skipped_without_them() -> None:
-    """A statement about several points is skipped if one was not measured, and names that one."""
+    """A statement about several points is skipped if one was not measured, and names that one.
+
+    A load that is measured again has one row.
+    """
     sweep = Sweep(cast("Any", None))
-    sweep.add(run(), concurrency=8)
+    for _ in range(2):
+        sweep.add(run(), concurrency=8)
+    assert [row["concurrency"] for row in sweep.rows] == [8]
     assert [row["concurrency"] for row in sweep.points([{"concurrency": 8}])] == [8]
     with pytest.raises(pytest.skip.Exception, match=r"1 of 2 points.*16"):
         sweep.points([{"concurrency": 8}, {"concurrency": 16}])
