@@ -120,15 +120,12 @@ def basis(judgement: Judgement) -> str:
         parts.append(f"interval {low} to {high}")
     if judgement.rounds:
         unit = "round" if judgement.reference_kind in PAIRED else "session"
-        parts.append(f"from {judgement.rounds} {unit}{'s' if judgement.rounds != 1 else ''}{_windows(judgement)}")
+        count = judgement.windows
+        windows = f" ({count} window{'s' if count != 1 else ''})" if count else ""
+        parts.append(f"from {judgement.rounds} {unit}{'s' if judgement.rounds != 1 else ''}{windows}")
     if judgement.detectable is not None:
         parts.append(f"a change of {format_fraction(judgement.detectable)} would have been seen")
     return ", ".join(parts)
-
-
-def _windows(judgement: Judgement) -> str:
-    count = judgement.windows
-    return f" ({count} window{'s' if count != 1 else ''})" if count else ""
 
 
 def reasons_of(judgement: Judgement) -> tuple[Reason, ...]:

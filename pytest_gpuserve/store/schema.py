@@ -1,13 +1,4 @@
-"""Content of a baseline file.
-
-Schema history (an older file names the way to this one, a newer one asks for a newer pytest-gpuserve):
-
-1. First: per test the workload, and sessions of server starts with every window and its latency histogram.
-2. Sessions have yardsticks, which tell whether a number comes from a machine as fast as this one.
-3. Entries have no anchors.
-4. Sessions on a GPU have one reading of the host, and no yardstick.
-5. A start is one line: its totals, and its times at seven ranks. Host, device and software are stored once an entry.
-"""
+"""Content of a baseline file: a start is one line, and host, device and software are stored once an entry."""
 
 from __future__ import annotations
 
