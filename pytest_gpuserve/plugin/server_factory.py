@@ -317,7 +317,7 @@ class ServerFactory:
         endpoint = _server_at(url)
         if ca_file and endpoint.tls is None:
             raise UsageProblem(
-                f"remote_server({_without_secrets(url)!r}, ca_file=...): certificates are used only with TLS",
+                "remote_server(..., ca_file=...): certificates are used only with TLS",
                 remedies=["https://HOST:PORT, or leave out ca_file=..."],
             )
         kind = RemoteServer(
@@ -405,12 +405,12 @@ def _server_at(url: str) -> Endpoint:
     """Address of a remote server; errors do not show parts of the URL that may be secret."""
     if not isinstance(url, str):
         raise UsageProblem(f"remote_server(...) takes a URL as text, not a {type(url).__name__}", remedies=[_URL])
-    shown = _without_secrets(url)
     if "@" in url:
         raise UsageProblem(
-            f"remote_server({shown!r}): the URL must not contain a user or a path",
+            "remote_server(...): the URL must not contain a user",
             remedies=[_URL, 'for a user: server.post(..., headers={"Authorization": ...})'],
         )
+    shown = url.partition("?")[0].partition("#")[0]
     try:
         endpoint, path = endpoint_of(url)
     except UsageProblem as problem:
@@ -420,12 +420,3 @@ def _server_at(url: str) -> Endpoint:
             f"remote_server({shown!r}): give the server alone; requests name their paths", remedies=[_URL]
         )
     return endpoint
-
-
-def _without_secrets(url: str) -> str:
-    """A URL without its user, in any notation, and without its query."""
-    user, at, rest = url.rpartition("@")
-    if at:
-        scheme = next((name for name in ("http://", "https://") if user.startswith(name)), "")
-        url = f"{scheme}...@{rest}"
-    return url.partition("?")[0].partition("#")[0]
