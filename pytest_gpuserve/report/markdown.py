@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import re
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -93,13 +94,7 @@ def _rows_within(part: CommentPart, most_bytes: int) -> int:
     """Number of rows of a piece that fit."""
     if _size(part.text(len(part.rows))) <= most_bytes:
         return len(part.rows)
-    kept, used = 0, _size(part.text(0)) + _size(part.opening) + _size(part.closing)
-    for row in part.rows[:-1]:
-        used += _size(row)
-        if used > most_bytes:
-            break
-        kept += 1
-    return kept
+    return max(0, bisect_right(range(len(part.rows)), most_bytes, key=lambda kept: _size(part.text(kept))) - 1)
 
 
 def _size(text: str) -> int:
