@@ -1,4 +1,4 @@
-"""Before the first test: find the device, fetch the reference, and take the lock."""
+"""What a session measures with: found before the first test, given back after the last one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import shlex
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -51,27 +50,40 @@ LOG_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 class Equipment:
-    """The load engines and folders of a session; each is made when it is first needed.
+    """The device, its lock and baselines, other builds, load engines and folders; some are made when first needed.
+
+    The device is taken last, so that mistakes are reported before any wait.
 
     Args:
-        engine: The engines on Ray; None if processes of this host make the load. It is closed with the rest.
+        config: Configuration of the run.
+        settings: See there.
+        measuring: Whether tests will measure, so that they need the device for themselves.
         logged: Called with the log of each started server, and with its variables that may be secret.
-        note: Called once with each remark on the GPU for the report.
+        note: Called with each remark for the report.
         make_room: Called before a server is started.
 
     Attributes:
+        here: The circumstances.
+        reference_builds: Prepares other revisions.
+        baseline_store: The baselines of the device.
+        against_name: Reference of side-by-side comparisons, for people; empty without one, or without measurements.
+        engine: The engines on Ray; None if processes of this host make the load.
+        warnings: Warnings to show before the first measurement.
         temporary: pytest's temporary folders, set by our first fixture.
+
+    Raises:
+        DeviceProblem: The device is not there, or another session kept it too long.
+        UsageProblem: git does not know the revision to compare with, or the load engines cannot be made.
     """
 
     temporary: pytest.TempPathFactory
 
     def __init__(
         self,
-        settings: Settings,
         config: pytest.Config,
-        device: Device,
+        settings: Settings,
         *,
-        engine: RayEngine | None,
+        measuring: bool,
         logged: Callable[[Path, Mapping[str, str]], None],
         note: Callable[[str], None],
         make_room: Callable[[], object],
@@ -79,13 +91,34 @@ class Equipment:
         self._settings = settings
         # Absent under `-p no:cacheprovider`.
         self._cache: pytest.Cache | None = getattr(config, "cache", None)
-        self._device = device
-        self._engine = engine
         self._logged = logged
         self._note = note
         self._make_room = make_room
         self._telemetry_source = NO_TELEMETRY
         self._starts = 0
+        self._device = device = find_device(settings)
+        self.reference_builds = ReferenceBuilds(settings.root, settings.base_files, settings.baseline_dir)
+        software = read_software(known_distributions(config))
+        revision = read_revision(settings.root, settings.baseline_dir)
+        self.engine = None if settings.load_engine == "local" else RayEngine(settings.load_engine, ENGINE_OPTION)
+        self.against_name = ""
+        self.warnings: tuple[str, ...] = ()
+        self.lock = DeviceLock(device.lock_key, command=shlex.join(sys.argv))
+        if measuring:
+            # Early, before the wait for a device and the first test: git may not know the revision.
+            self.against_name = self.reference_builds.name_of(revision=settings.against, python=settings.against_python)
+            if self.engine is not None:
+                self.engine.check()
+            if compares_with_itself(settings, revision):
+                note(
+                    f"--against={settings.against}: this checkout is that commit, unchanged, so one build is compared"
+                    " with itself"
+                )
+            gates = settings.update is Update.NOTHING and not settings.side_by_side
+            self.warnings = tuple(said_at_start(settings.root, gates=gates))
+            take(self.lock, config, settings)
+        self.here = RunEnvironment(device, software, revision, occasion=utc_now())
+        self.baseline_store = BaselineStore(settings.baseline_dir / device.name, self.here)
 
     def remembered(self) -> Path | None:
         """The folder that outlasts the run; None without pytest's cache, because ``--cache-clear`` has to clear it."""
@@ -154,89 +187,24 @@ class Equipment:
 
     def engine_source(self) -> EngineSource:
         """Source of the engines of all loads."""
-        return LOCAL if self._engine is None else self._engine.source(self.logs / "ray.log")
+        return LOCAL if self.engine is None else self.engine.source(self.logs / "ray.log")
 
     def close(self) -> None:
-        """End the engines and the sampler; later calls do nothing."""
-        with ExitStack() as stack:
-            stack.callback(self._telemetry_source.close)
-            if self._engine is not None:
-                stack.callback(self._engine.close)
-
-
-@dataclass(frozen=True)
-class Opened:
-    """Result of opening a session, before its first test.
-
-    Args:
-        lock: Lock of the device; it is held if tests will measure.
-        against_name: Reference of side-by-side comparisons, for people; empty without one, or without measurements.
-        engine: The engines on Ray; None if processes of this host make the load.
-        warnings: Warnings to show before the first measurement.
-    """
-
-    here: RunEnvironment
-    lock: DeviceLock
-    baseline_store: BaselineStore
-    reference_builds: ReferenceBuilds
-    against_name: str
-    engine: RayEngine | None
-    notes: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
-
-    def close(self) -> None:
-        """Remove the worktrees and release the device; later calls do nothing. The user of the engine closes it."""
+        """End the engines and the sampler, remove the worktrees, and release the device; later calls do nothing."""
         with ExitStack() as stack:
             stack.callback(self.lock.release)
             stack.callback(self.reference_builds.close)
+            stack.callback(self._telemetry_source.close)
+            if self.engine is not None:
+                stack.callback(self.engine.close)
 
 
-def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) -> Opened:
-    """Find all that a session needs, and take the device last, so that mistakes are reported before any wait.
-
-    Args:
-        measuring: Whether tests will measure, so that they need the device for themselves.
-
-    Raises:
-        DeviceProblem: The device is not there, or another session kept it too long.
-        UsageProblem: git does not know the revision to compare with, or the load engines cannot be made.
-    """
-    device = find_device(settings)
-    reference_builds = ReferenceBuilds(settings.root, settings.base_files, settings.baseline_dir)
-    # Early, before the wait for a device and the first test: git may not know the revision.
-    against_name = (
-        reference_builds.name_of(revision=settings.against, python=settings.against_python) if measuring else ""
-    )
-    engine = _engine_on_ray(settings, measuring=measuring)
-    software, revision = read_software(known_distributions(config)), read_revision(settings.root, settings.baseline_dir)
-    lock = DeviceLock(device.lock_key, command=shlex.join(sys.argv))
-    if measuring:
-        take(lock, config, settings)
-    here = RunEnvironment(device, software, revision, occasion=utc_now())
-    return Opened(
-        here=here,
-        lock=lock,
-        baseline_store=BaselineStore(settings.baseline_dir / device.name, here),
-        reference_builds=reference_builds,
-        against_name=against_name,
-        engine=engine,
-        notes=tuple(_one_build(settings, revision)) if measuring else (),
-        warnings=tuple(said_at_start(settings.root, gates=_gates(settings))) if measuring else (),
-    )
-
-
-def _gates(settings: Settings) -> bool:
-    return settings.update is Update.NOTHING and not settings.side_by_side
-
-
-def _one_build(settings: Settings, revision: Revision) -> list[str]:
-    """Warn that a commit is compared with itself, which always passes."""
+def compares_with_itself(settings: Settings, revision: Revision) -> bool:
+    """Whether a commit is compared with itself, which always passes."""
     against = settings.against
     if against is None or settings.against_python is not None or not revision.clean:
-        return []
-    if resolve_revision(settings.root, against) != revision.commit:
-        return []
-    return [f"--against={against}: this checkout is that commit, unchanged, so one build is compared with itself"]
+        return False
+    return resolve_revision(settings.root, against) == revision.commit
 
 
 def known_distributions(config: pytest.Config) -> tuple[str, ...]:
@@ -248,16 +216,6 @@ def known_distributions(config: pytest.Config) -> tuple[str, ...]:
     hook = "pytest_gpuserve_distributions"
     named = [words(hook, names) for names in getattr(config.hook, hook)()]
     return tuple(dict.fromkeys(name for names in reversed(named) for name in names))
-
-
-def _engine_on_ray(settings: Settings, *, measuring: bool) -> RayEngine | None:
-    """The engines on Ray, if they are requested; checked, if there will be loads."""
-    if settings.load_engine == "local":
-        return None
-    engine = RayEngine(settings.load_engine, ENGINE_OPTION)
-    if measuring:
-        engine.check()
-    return engine
 
 
 def find_device(settings: Settings) -> Device:

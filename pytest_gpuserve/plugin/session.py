@@ -24,7 +24,7 @@ from pytest_gpuserve.plugin.collection import (
 from pytest_gpuserve.plugin.durations import Durations
 from pytest_gpuserve.plugin.laps import Laps, share_starts
 from pytest_gpuserve.plugin.markers import one_at_a_time, tolerances
-from pytest_gpuserve.plugin.opening import Equipment, open_session
+from pytest_gpuserve.plugin.opening import Equipment
 from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outcomes import Outcomes
 from pytest_gpuserve.plugin.outputs import Written
@@ -79,7 +79,7 @@ _MODES: Final = {
 
 
 class GateSession:
-    """The session, registered as a plugin if a test needs the device; fixtures use its parts. Raises as `open_session`.
+    """The session, registered as a plugin if a test needs the device; fixtures use its parts. Raises as `Equipment`.
 
     Args:
         measuring: Whether tests will measure, so that they need the device for themselves.
@@ -87,37 +87,35 @@ class GateSession:
 
     def __init__(self, session: pytest.Session, settings: Settings, *, measuring: bool) -> None:
         self.settings = settings
-        self._opened = open_session(session.config, settings, measuring=measuring)
-        self.here = self._opened.here
         self.measuring = measuring
         self._outcomes = Outcomes()
-        mode = "against" if settings.side_by_side else settings.update.name
-        self._durations = Durations(session.config, f"{self.here.device.name} {mode}")
         self._written = Written()
         self._goes_on = False
-        self._notes = list(self._opened.notes)
+        self._notes: list[str] = []
         self._gates: dict[str, TestComparison] = {}
         self._told: set[tuple[str, str]] = set()
         self._progress = ProgressLines(session.config)
         self._starts = SharedStarts(self._outcomes.joined)
         self.equipment = Equipment(
-            settings,
             session.config,
-            self.here.device,
-            engine=self._opened.engine,
+            settings,
+            measuring=measuring,
             logged=self._outcomes.logged,
             note=self._note,
             make_room=self._starts.make_room,
         )
+        self.here = self.equipment.here
+        mode = "against" if settings.side_by_side else settings.update.name
+        self._durations = Durations(session.config, f"{self.here.device.name} {mode}")
         self.laps = Laps(session, end_starts=self._starts.end, settled=self._settled)
         try:
             self._bench = self._new_bench()
         except BaseException:
-            self._opened.lock.release()
+            self.equipment.close()
             raise
 
     def _new_bench(self) -> Bench:
-        settings, reference_builds = self.settings, self._opened.reference_builds
+        settings, reference_builds = self.settings, self.equipment.reference_builds
         remembered = self.equipment.remembered()
         return Bench(
             here=self.here,
@@ -147,7 +145,7 @@ class GateSession:
         self._progress.begin(item.nodeid)
         gate = TestComparison(
             item.nodeid,
-            baseline_store=self._opened.baseline_store,
+            baseline_store=self.equipment.baseline_store,
             bench=self._bench,
             policy=Policy(
                 record_new=settings.update is not Update.NOTHING,
@@ -223,15 +221,15 @@ class GateSession:
     @cached_property
     def _header(self) -> str:
         """Header lines: device and reference of the measurement."""
-        opened, settings, device = self._opened, self.settings, self.here.device
-        stored = not opened.against_name
+        equipment, settings, device = self.equipment, self.settings, self.here.device
+        stored = not equipment.against_name
         return header_line(
             device.name,
             device.gpu.product if device.gpu else f"{device.host.cpu}, {device.host.cores} cores",
-            f"{_MODES[settings.update]} {self._baselines}" if stored else f"side by side with {opened.against_name}",
+            f"{_MODES[settings.update]} {self._baselines}" if stored else f"side by side with {equipment.against_name}",
             budget_seconds=settings.budget_seconds,
             stock=stock_of(settings.baseline_dir / device.name) if stored and self.measuring else None,
-            engine="" if opened.engine is None else opened.engine.name,
+            engine="" if equipment.engine is None else equipment.engine.name,
         )
 
     def closing(self) -> SessionResult:
@@ -251,7 +249,7 @@ class GateSession:
             software=dict(here.software),
             stored=stored,
             update=settings.update.option,
-            against=self._opened.against_name,
+            against=self.equipment.against_name,
         )
 
     # -- hooks: a test
@@ -352,7 +350,7 @@ class GateSession:
 
     def pytest_report_collectionfinish(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
         """Show device, reference, and the estimated duration."""
-        warnings = [line for text in self._opened.warnings for line in f"gpuserve: {text}".splitlines()]
+        warnings = [line for text in self.equipment.warnings for line in f"gpuserve: {text}".splitlines()]
         lines = [self._header, self._durations.line(items)] if config.get_verbosity() >= 0 else []
         return [*(f"gpuserve: {line}" for line in lines if line), *warnings]
 
@@ -371,7 +369,7 @@ class GateSession:
         self._durations.keep()
         try:
             self._settle_unused(session)
-            for line in self._opened.reference_builds.remarks():
+            for line in self.equipment.reference_builds.remarks():
                 self._note(line)
             closing = self.closing()
             self._written = write_results(session, self.settings.outputs, closing)
@@ -396,7 +394,7 @@ class GateSession:
         measured = {nodeid: gate.measurements for nodeid, gate in self._gates.items()}
         remove = self.settings.update is Update.ALL
         try:
-            settle_unused(all_tests(session), measured, self._opened.baseline_store, remove=remove, note=self._note)
+            settle_unused(all_tests(session), measured, self.equipment.baseline_store, remove=remove, note=self._note)
         except GpuserveError as problem:
             self._notes.append(f"ERROR: {problem}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -411,7 +409,6 @@ class GateSession:
 
     def _end(self) -> None:
         with ExitStack() as stack:
-            stack.callback(self._opened.close)
             stack.callback(self.equipment.close)
             stack.callback(self._starts.end)
             # First, because after Ctrl-C a comparison's servers may still be up, and are watched to their end.

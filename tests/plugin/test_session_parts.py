@@ -11,9 +11,8 @@ import pytest
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.telemetry import TelemetrySource
 from pytest_gpuserve.plugin import opening
-from pytest_gpuserve.plugin.opening import Equipment, Opened
-from pytest_gpuserve.plugin.options import Settings, read_settings
-from tests.support.builders import here
+from pytest_gpuserve.plugin.opening import Equipment
+from pytest_gpuserve.plugin.options import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,12 +21,6 @@ if TYPE_CHECKING:
 
 NEVER: Any = None
 """In the place of what the test does not need."""
-
-
-@pytest.fixture
-def asked(pytester: pytest.Pytester) -> Settings:
-    """The settings of a session on ``cpu`` that only gates."""
-    return read_settings(pytester.parseconfig("--gpu=cpu"))
 
 
 class Part:
@@ -45,14 +38,15 @@ class Part:
     release = close
 
 
-def equipment(asked: Settings, **changes: Any) -> Equipment:  # noqa: ANN401 -- arguments of `Equipment`
-    """Equipment of a session on ``cpu``, without pytest's cache."""
-    given = {"engine": None, "logged": NEVER, "note": pytest.fail, "make_room": NEVER, **changes}
-    return Equipment(asked, NEVER, here().device, **given)
+def equipment(pytester: pytest.Pytester, **changes: Any) -> Equipment:  # noqa: ANN401 -- arguments of `Equipment`
+    """Equipment of a session on ``cpu`` that does not measure, without pytest's cache."""
+    config = pytester.parseconfig("--gpu=cpu")
+    given = {"logged": NEVER, "note": pytest.fail, "make_room": NEVER, **changes}
+    return Equipment(config, read_settings(config), measuring=False, **given)
 
 
 def test_every_start_has_a_log_and_its_secrets_are_known(
-    asked: Settings, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each start gets a numbered log and its secrets are known; before it, other servers make room."""
     logged: list[tuple[str, Mapping[str, str]]] = []
@@ -63,7 +57,7 @@ def test_every_start_has_a_log_and_its_secrets_are_known(
 
     monkeypatch.setattr(opening, "started", started)
     made = equipment(
-        asked,
+        pytester,
         logged=lambda log, given: logged.append((log.name, given)),
         make_room=lambda: logged.append(("", {})),
     )
@@ -76,18 +70,13 @@ def test_every_start_has_a_log_and_its_secrets_are_known(
     assert logged == [("", {}), ("001-mosec.log", given), ("", {}), ("002-my-server-2.log", given)]
 
 
-def test_what_was_opened_is_all_given_back_the_device_last(asked: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_is_given_back_the_device_last(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """After any failure all parts end, the device's lock last and the sampler also if the engines fail."""
     ended: list[str] = []
-    parts: Any = [Part(name, ended, fails=name != "lock") for name in ("lock", "opponents")]
-    lock, reference_builds = parts
-    opened = Opened(here(), lock, NEVER, reference_builds, "", None, ())
-    with pytest.raises(UsageProblem, match="opponents cannot be ended"):
-        opened.close()
-    assert ended == ["opponents", "lock"]
     monkeypatch.setattr(TelemetrySource, "close", Part("telemetry_source", ended).close)
-    engine: Any = Part("engine", ended, fails=True)
-    made = equipment(asked, engine=engine)
-    with pytest.raises(UsageProblem, match="engine cannot be ended"):
+    made = equipment(pytester)
+    parts: Any = [Part(name, ended, fails=name != "lock") for name in ("lock", "opponents", "engine")]
+    made.lock, made.reference_builds, made.engine = parts
+    with pytest.raises(UsageProblem, match="opponents cannot be ended"):
         made.close()
-    assert ended[2:] == ["engine", "telemetry_source"]
+    assert ended == ["engine", "telemetry_source", "opponents", "lock"]
