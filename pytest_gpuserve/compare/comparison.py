@@ -88,6 +88,7 @@ class TestComparison:
     Attributes:
         measurements: The test's loads, in order.
         waits: Whether the test ended undecided, to run again on the next start of its servers.
+        unheld: Failed comparisons; a test that went on has forgotten an ``assert``.
     """
 
     # Not a test class, although its name looks like one to pytest.
@@ -103,8 +104,8 @@ class TestComparison:
     earlier: TestComparison | None = None
     measurements: list[Measurement] = field(default_factory=list, init=False)
     waits: bool = field(default=False, init=False)
+    unheld: list[Judgement] = field(default_factory=list, init=False)
     _skips: list[str] = field(default_factory=list, init=False)
-    _unheld: list[Judgement] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         # Whether the test has waited for a start, and runs again on it.
@@ -473,7 +474,7 @@ class TestComparison:
                 self._skips.append(f"{judgement.verdict}: {'; '.join(map(str, judgement.reasons))}")
             holds = judgement.verdict.passes or skips
         if not holds:
-            self._unheld.append(judgement)
+            self.unheld.append(judgement)
         return Comparison(judgement, holds=holds)
 
     # -- telling what came of it
@@ -511,10 +512,6 @@ class TestComparison:
             and not any(judgement.verdict is Verdict.INVALID for judgement in measurement.answers.values())
             for problem in dict.fromkeys(map(str, _problems(measurement)))
         ]
-
-    def unheld(self) -> list[Judgement]:
-        """Failed comparisons; a test that went on has forgotten an ``assert``."""
-        return list(self._unheld)
 
     def skip_reason(self) -> str:
         """Reason why a test without failures is skipped rather than passed; empty if it passed."""

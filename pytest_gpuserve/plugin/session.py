@@ -45,26 +45,17 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
 
-    from pytest_gpuserve.device import Device
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.results import RunResult
     from pytest_gpuserve.verdict.verdict import ReferenceKind
 
 
 SESSIONS_ON_A_GPU: Final = 3
+"""Sessions that a recording takes of each load. The screen and the prior of a comparison read their spread."""
+
 SESSIONS_ON_CPU: Final = 1
-
-
-def sessions_recorded(settings: Settings, device: Device) -> int:
-    """Return how many sessions a recording takes of each load.
-
-    On a GPU the screen and the prior of a comparison read how far sessions lie apart. On ``cpu`` neither does, so one
-    session, of two starts, gives the numbers that an entry shows, and that a later recording is held against.
-    """
-    if settings.record_sessions is not None:
-        return settings.record_sessions
-    return SESSIONS_ON_A_GPU if may_screen(device) else SESSIONS_ON_CPU
-
+"""On ``cpu`` neither reads it: one session gives the numbers that an entry shows, and that a later recording is held
+against."""
 
 NOTHING_CONCLUDED: Final = "INVALID: these loads prove nothing"
 
@@ -150,7 +141,8 @@ class GateSession:
             policy=Policy(
                 record_new=settings.update is not Update.NOTHING,
                 record_all=settings.update is Update.ALL,
-                record_sessions=sessions_recorded(settings, device),
+                record_sessions=settings.record_sessions
+                or (SESSIONS_ON_A_GPU if may_screen(device) else SESSIONS_ON_CPU),
                 reason=settings.reason,
                 skip_missing=not settings.missing_fails,
                 skip_inconclusive=not settings.inconclusive_fails,
@@ -417,6 +409,6 @@ class GateSession:
 
 
 def _fail_unheld(gate: TestComparison | None) -> None:
-    unheld = [] if gate is None else [headline(judgement) for judgement in gate.unheld()]
+    unheld = [] if gate is None else [headline(judgement) for judgement in gate.unheld]
     if unheld:
         pytest.fail("\n".join(["a comparison does not hold, but nothing asserted it", *unheld]), pytrace=False)

@@ -118,7 +118,7 @@ def test_an_undecided_duel_is_no_pass(world: World, *, skips: bool) -> None:
     assert (judgement.verdict, judgement.reference_kind, judgement.reference) == (Verdict.INCONCLUSIVE, "duel", 0.97)
     assert (world.sessions, world.pairings[0].closed) == (0, 1)
     assert comparison.holds is bool(judge.skip_reason()) is skips
-    assert len(judge.unheld()) == (not skips)
+    assert len(judge.unheld) == (not skips)
 
 
 def test_what_a_duel_may_not_be_is_refused(world: World) -> None:
