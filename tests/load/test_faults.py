@@ -8,8 +8,9 @@ import ssl
 import threading
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -19,12 +20,16 @@ from pytest_gpuserve.load.wire import Tls
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.certificates import Certificates, make_certificates
 from tests.fakes.http_server import ANSWERS, BIG, BODY, Serving, Totals, plan, serving
-from tests.load.loading import EACH, USERS, bodies_of, connections, load, rotating
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.wire import Plan
+
+USERS = 4
+EACH = 6
+"""Requests to each path."""
 
 TOTAL = 24
 DEATH = {"connection refused", "connection closed", "connection reset", "incomplete answer"}
@@ -44,6 +49,20 @@ FAULTS = {
     "/switch": "protocol",
     "/smuggled": "protocol",
 }
+
+
+def rotating(port: int, *paths: str, **more: Any) -> Plan:  # noqa: ANN401 -- of the plan
+    """Plan a load with requests to these paths in turn; all answers are kept."""
+    plans = [plan(port, path, **{"connections": USERS, **more}) for path in paths]
+    return msgspec.structs.replace(
+        plans[0], payloads=tuple(payload for each in plans for payload in each.payloads), keep_answers="all"
+    )
+
+
+def load(port: int, *paths: str, **more: Any) -> Totals:  # noqa: ANN401 -- of the plan
+    """Load to the end."""
+    with Engines(rotating(port, *paths, **{"requests": EACH * len(paths), **more})) as engine:
+        return Totals(engine).take_to_end()
 
 
 @pytest.mark.parametrize("schedule", [None, Constant(1000)], ids=["closed", "open"])
@@ -68,7 +87,7 @@ def test_every_fault_is_counted_once_by_its_kind(server: Serving, schedule: Sche
 
 def test_what_happens_to_an_idle_connection(server: Serving) -> None:
     """A closed or reset idle connection is silently replaced; surplus bytes are an error; all requests are answered."""
-    before = connections(server, "/ok")
+    before = server.seen("/ok").connections
     # Gaps of many times what the server waits, so that no request is sent into the end of a connection.
     gaps = Trace(tuple((0.4 * number, index) for number in range(3) for index in range(3)))
     idle = ("/ok?idle=close", "/ok?idle=reset", "/ok?idle=talk")
@@ -76,7 +95,7 @@ def test_what_happens_to_an_idle_connection(server: Serving) -> None:
     assert totals.requests == totals.sent == totals.due == 9
     assert totals.errors == {"protocol": 2}
     assert "an answer to no request: b'HTTP/1.1 200 OK" in totals.samples["protocol"]
-    assert connections(server, "/ok") == before + 9
+    assert server.seen("/ok").connections == before + 9
 
 
 def test_a_server_that_is_killed_and_comes_back_is_loaded_again() -> None:
@@ -167,7 +186,9 @@ def test_requests_and_answers_arrive_whole_over_tls(tls_server: Serving, certifi
     tls = Tls("localhost", ca_file=certificates.ca_file)
     totals = load(tls_server.port, *expected, tls=tls, body=BIG * 8, requests=2 * len(expected))
     assert (totals.requests, totals.errors) == (2 * len(expected), {})
-    assert bodies_of(totals) == dict.fromkeys(enumerate(expected.values()), 2)
+    answers = [answer for tick in totals.ticks for answer in tick.answers]
+    found = Counter((answer.index, answer.body) for answer in answers for _ in range(answer.count))
+    assert found == dict.fromkeys(enumerate(expected.values()), 2)
 
 
 @pytest.mark.parametrize(("server_name", "ending"), [("localhost", "in good order"), ("127.0.0.1", "cut")])

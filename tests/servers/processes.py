@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -67,24 +66,6 @@ def check_all_end(processes: Iterable[psutil.Process], seconds: float = GONE_SEC
     while (left := running(processes)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left, command_lines(left)
-
-
-def end_and_look(
-    process: subprocess.Popen[bytes],
-    how: signal.Signals,
-    below: list[psutil.Process],
-    folder: Path,
-) -> None:
-    """End a process; no process, port, folder or shared memory of what ran below it may be left."""
-    ports, memory = listening(below), segments_of(below)
-    process.send_signal(how)
-    process.wait(60)
-    check_all_end(below, 5.0)
-    for address in ports:
-        with socket.socket() as client:
-            assert client.connect_ex(address) != 0
-    eventually(lambda: not any(segment.exists() for segment in memory), "no shared memory is left")
-    assert not list(folder.glob("gpuserve-*"))
 
 
 def owner_killed(test: str, folder: Path, **arguments: object) -> list[int]:

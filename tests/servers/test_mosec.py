@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,11 +19,11 @@ from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.mosec import Mosec, Stage, counters_of, mosec_samples
-from tests.fakes.children.toolkit import eventually
+from tests.fakes.children.toolkit import eventually, segments_of
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.plugin.conftest import APP, REPOSITORY, TEST
 from tests.servers.deployments import Starts
-from tests.servers.processes import command_lines, descendants, end_and_look, listening
+from tests.servers.processes import check_all_end, command_lines, descendants, listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,7 +184,16 @@ def test_nothing_is_left_of_a_killed_pytest(project: Path, temporary: Path, mome
                 # The engine runs once the server has answered: now it is under load, all its workers are up.
                 time.sleep(0.5)
                 assert listening(descendants(process.pid))
-            end_and_look(process, how, descendants(process.pid), temporary)
+            below = descendants(process.pid)
+            ports, memory = listening(below), segments_of(below)
+            process.send_signal(how)
+            process.wait(60)
+            check_all_end(below, 5.0)
+            for address in ports:
+                with socket.socket() as client:
+                    assert client.connect_ex(address) != 0
+            eventually(lambda: not any(segment.exists() for segment in memory), "no shared memory is left")
+            assert not list(temporary.glob("gpuserve-*"))
         finally:
             process.kill()
 
