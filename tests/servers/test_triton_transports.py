@@ -14,12 +14,13 @@ from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.load.schedule import Burst, Steps
 from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX
 from pytest_gpuserve.load.tensors import equal_to
-from pytest_gpuserve.servers.base import Site
+from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.remote import RemoteServer, reached
+from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_api import query_triton
 from tests.plugin.conftest import is_busy
-from tests.servers.deployments import loaded
-from tests.servers.triton_server import Triton, running_triton
+from tests.servers.deployments import Starts, loaded
+from tests.servers.triton_server import CONFIG, MODEL, START_SECONDS, triton_python, write_model
 from tests.support.reasons import said
 
 np = pytest.importorskip("numpy")
@@ -28,10 +29,10 @@ pytest.importorskip("grpc")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.servers.base import Site
 
 X = np.array([[1.5, -2.0, 4.0], [0.0, 0.25, 1e6]], dtype=np.float32)
 TEXT = [["grün", b"\x00ends\x00"], ["", "x"]]
@@ -39,19 +40,22 @@ PLACES = {"Y": 2 * X.nbytes, "SUM": 16}
 
 
 @pytest.fixture(scope="module")
-def triton() -> Iterator[Triton]:
-    """A running Triton for all tests here."""
-    with running_triton() as server:
-        yield server
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Site of a running Triton for all tests here."""
+    python, folder = triton_python(), tmp_path_factory.mktemp("triton")
+    write_model(folder / "models", CONFIG, {"model.py": MODEL})
+    kind, ready = Triton(folder / "models", "models", python=python), Ask("GET", "/v2/models/echo/ready", b"", {})
+    with Starts(folder / "log", START_SECONDS).start(kind, ready) as instance:
+        yield instance.site
 
 
 @pytest.fixture
-def handle(triton: Triton, tmp_path: Path) -> Iterator[ServerHandle]:
+def handle(triton: Site) -> Iterator[ServerHandle]:
     """That Triton as a remote server; afterwards neither it nor the host has a region of ours."""
-    kind = RemoteServer(triton.host, triton.http_port, grpc_port=triton.grpc_port, default_model=triton.model)
+    kind = RemoteServer(triton.host, triton.port, grpc_port=triton.ports["grpc"], default_model="echo")
     yield ServerHandle(kind, partial(reached, timeout_seconds=20))
     assert not list(FOLDER.glob(f"{PREFIX}{os.getpid()}-*"))
-    assert query_triton(Site(tmp_path, {"http": triton.http_port}), "/v2/systemsharedmemory/status") == []
+    assert query_triton(triton, "/v2/systemsharedmemory/status") == []
 
 
 def echo(handle: ServerHandle, x: Any = X, **given: Any) -> Target:  # noqa: ANN401 -- arrays; whatever infer takes

@@ -1,4 +1,4 @@
-"""A real Triton on 127.0.0.1 with a small model, for tests.
+"""A small model of Triton for tests, and the interpreter whose Triton serves it.
 
 Its model ``echo`` takes ``X`` (FP32) and, where ``TEXT`` is asked for, ``TEXT`` (BYTES); returns them, and ``SUM``,
 the sum of each row of ``X``. It batches up to 8 requests.
@@ -6,25 +6,19 @@ the sum of each row of ``X``. It batches up to 8 requests.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.process.ready import Ask
-from pytest_gpuserve.servers import triton
 from pytest_gpuserve.servers.triton_install import find_triton
-from tests.servers.deployments import Starts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from pathlib import Path
 
 PYTHON_VARIABLE = "GPUSERVE_TRITON_PYTHON"
 """Names the interpreter that has nvidia-pytriton, where it is not the one that runs the tests."""
@@ -76,16 +70,6 @@ def write_model(repository: Path, config: str, files: Mapping[str, str] | None =
         (folder / name).write_text(text)
 
 
-@dataclass(frozen=True)
-class Triton:
-    """A running server: its ports on 127.0.0.1 and its model's name."""
-
-    http_port: int
-    grpc_port: int
-    model: str = "echo"
-    host: str = "127.0.0.1"
-
-
 def triton_python() -> str:
     """The interpreter whose Triton is tested; skip the test if none works."""
     python = os.environ.get(PYTHON_VARIABLE, sys.executable)
@@ -94,16 +78,3 @@ def triton_python() -> str:
     except ServerFailed as problem:
         pytest.skip(f"{problem}\nor name another interpreter by {PYTHON_VARIABLE}")
     return python
-
-
-@contextlib.contextmanager
-def running_triton() -> Iterator[Triton]:
-    """Run Triton; skip the test if it is not installed."""
-    python = triton_python()
-    with tempfile.TemporaryDirectory(prefix="triton-") as name:
-        repository = Path(name) / "models"
-        write_model(repository, CONFIG, {"model.py": MODEL})
-        kind = triton.Triton(repository, "models", python=python)
-        ask = Ask("GET", "/v2/models/echo/ready", b"", {})
-        with Starts(Path(name) / "log", START_SECONDS).start(kind, ask) as instance:
-            yield Triton(instance.site.ports["http"], instance.site.ports["grpc"])
