@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from pytest_gpuserve.builds.base import HistoryCut, NotCommitted
+from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit
 from pytest_gpuserve.builds.checkout import NoCheckout, Revision
 from pytest_gpuserve.builds.worktree import RevisionUnknown
 from pytest_gpuserve.compare.measurement import not_settled
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.compare.world import World
+
 
 P50 = METRICS["latency.p50"]
 
@@ -321,3 +322,14 @@ def test_what_was_measured_alone_stays_the_run(world: World) -> None:
             assert run.sessions == alone
         assert judgement.reference_kind == ("baseline" if world.failures else "against")
         judge.close()
+
+
+def test_an_entry_outside_of_git_without_a_commit_has_no_base(world: World) -> None:
+    """Nothing is compared with: a build without a revision would be this checkout, and pass beside itself."""
+    judge = world.judge()
+    judge.measure(target(), SHAPE, None)
+    (measurement,) = judge.measurements
+    measurement.baseline_key.path.parent.mkdir(parents=True)
+    measurement.baseline_key.path.touch()
+    with pytest.raises(NotInGit, match="recorded outside git or with uncommitted changes"):
+        measurement.pair_with_base(Stored(entry(commit=None), ()))

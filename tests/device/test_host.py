@@ -1,4 +1,4 @@
-"""Facts of the host and of its software: stable, comparable, and without private data in clear."""
+"""Facts of the host, of its software and of its speed: stable, comparable, and without private data in clear."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import re
+import sys
 from dataclasses import asdict
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -14,11 +15,14 @@ import pytest
 
 from pytest_gpuserve.device import HOST_VARIABLE, Host, read_host, read_software
 from pytest_gpuserve.device.host import read_core_limit
+from pytest_gpuserve.device.host_speed import read_speed
+from pytest_gpuserve.device.rules import speed_text
 from pytest_gpuserve.errors import UsageProblem
 from tests.fakes.children.toolkit import printed
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 MACHINE_ID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
 
@@ -191,3 +195,35 @@ def test_the_tightest_group_limits_the_time(
     for name, text in {**files, **({} if groups is None else {"proc/self/cgroup": groups})}.items():
         write(root, name, text)
     assert read_core_limit(root=root) == limit
+
+
+def test_a_reading_is_the_log_of_seconds() -> None:
+    """The fixed work takes between some microseconds and a second on any working machine."""
+    found = read_speed()
+    assert found is not None
+    assert math.log(1e-5) < found < 0
+
+
+def test_a_host_that_cannot_be_measured_has_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never a reading that happens to be alike."""
+    for program in ("/no/such/python", "/bin/false", "/bin/true"):
+        monkeypatch.setattr(sys, "executable", program)
+        assert read_speed() is None
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "words"),
+    [
+        (-3.5, -3.5, ""),
+        (-3.5, -3.46, ""),
+        (-3.5, -3.4, "10.5 % slower"),
+        (-3.5, -3.6, "10.5 % faster"),
+        (None, -3.5, "unknown"),
+        (-3.5, None, "could not be measured"),
+    ],
+)
+def test_only_a_host_that_is_known_to_be_as_fast_is_alike(then: float | None, now: float | None, words: str) -> None:
+    """Readings within 5 % are alike; an unknown one is not."""
+    text = speed_text(then, now)
+    assert words in text
+    assert bool(text) is bool(words)
