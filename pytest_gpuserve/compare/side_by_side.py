@@ -269,13 +269,12 @@ class SideBySide:
     def _is_half_enough(self) -> bool:
         """Whether another start tells more about undecided metrics than the rest of the first round, in its time."""
         undecided = {METRICS[name]: asked for name, asked in self._metrics.items() if asked.decision is None}
-        # A metric without a look may be decided by the blocks that its first look still needs.
-        if not undecided or not all(asked.looks for asked in undecided.values()):
-            return False
+        # A metric that waits for a whole round, such as p99, gets it from the next start, if another metric needs that.
+        looked_at = {metric: asked for metric, asked in undecided.items() if asked.looks}
         start_in_blocks = self._pairing.start_in_blocks
-        return all(
+        return bool(looked_at) and all(
             _worth(metric, self.rounds[0], asked.tolerance, self._prior_of(metric), start_in_blocks) <= FIRST_WORTH
-            for metric, asked in undecided.items()
+            for metric, asked in looked_at.items()
         )
 
     def more(self) -> None:

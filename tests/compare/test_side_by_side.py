@@ -164,6 +164,16 @@ def test_a_first_round_that_a_metric_wants_whole_is_whole() -> None:
     assert places == [(1, 6)] * 3
 
 
+def test_a_p99_does_not_hold_a_round_open_beside_a_metric_that_needs_another_start() -> None:
+    """The p99 takes the whole round of that start for its first look."""
+    paired = a_comparison(ScriptedPairing(Build(0.03, start_sd=0.01, window_sd=0.004), start_in_blocks=1.5))
+    for _ in range(2):
+        paired.more()
+        judged = [paired.judge(metric, TOLERANCE) for metric in (P99, THROUGHPUT)]
+    assert place(paired) == (2, 6)
+    assert [judgement.windows for judgement in judged] == [4 * 9] * 2
+
+
 # -- what is decided stays
 
 
