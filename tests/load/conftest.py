@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.load.engine import http1
+from tests.fakes.http_connection import FakeOpening
 from tests.fakes.http_server import Serving, serving
-from tests.fakes.no_network import FakeOpening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,7 @@ from pytest_gpuserve.load.engine import http1
 from pytest_gpuserve.load.engine.streams import MAX_EVENT_BYTES, StreamAnswer, Streams
 from pytest_gpuserve.load.engine.transport import IDLE, FaultKind
 from pytest_gpuserve.load.request import StreamOptions
-from tests.fakes.http_connection import User
-from tests.fakes.no_network import FakeOpening, cut
+from tests.fakes.http_connection import FakeOpening, User, cut
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.transport import Slot, Stream

@@ -16,9 +16,8 @@ from pytest_gpuserve.load.engine.http1 import (
 )
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE
 from pytest_gpuserve.load.engine.transport import Transfer
-from tests.fakes.http_connection import Event, User
+from tests.fakes.http_connection import PAYLOAD, Event, User, cut
 from tests.fakes.http_server import ANSWERS, BIG, BODY, ok
-from tests.fakes.no_network import PAYLOAD, cut
 
 pytestmark = pytest.mark.usefixtures("no_network")
 

@@ -36,8 +36,8 @@ from pytest_gpuserve.load.engine.reactor import WRITABLE
 from pytest_gpuserve.load.wire import Endpoint
 from tests.fakes.grpc_server import serving_grpc
 from tests.fakes.http2_peer import HEAD, OK, Caller, block, end, head, message, number, right
+from tests.fakes.http_connection import PAYLOAD, cut, room_for
 from tests.fakes.http_server import Totals, plan
-from tests.fakes.no_network import PAYLOAD, cut, room_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
