@@ -147,7 +147,7 @@ class TelemetryMonitor:
         own = self._own(sampler)
         self._report(error_reasons(own, load_ns=(self._up_ns or 0, self._load_ns[1])))
         if self._up_ns is not None:
-            # A container's processes that ended before it was up are not known as ours.
+            # A server's processes that ended before it was up are not known as ours.
             told = [sample for sample in own if not self.server_began_ns <= sample.at_ns < self._up_ns]
             self._report(process_reasons(told, self._ours, server_began_ns=self.server_began_ns))
         if self.alone:

@@ -262,7 +262,7 @@ def test_a_server_on_the_cpu_is_no_measurement_of_the_gpu(server: Alone) -> None
     assert server.ticks <= WARMUP_TICKS + 3 * WINDOW_TICKS
 
 
-def test_a_container_starts_before_it_is_known_for_ours(server: Alone) -> None:
+def test_a_server_starts_before_it_is_known_for_ours(server: Alone) -> None:
     """A process that loads a model on the GPU is not foreign before the server has reported its pids."""
     with server.telemetry_source.monitor() as monitor:
         told_seconds = server.eyes.now_ns / NS + 3
