@@ -50,11 +50,12 @@ def test_wrong_arguments_end_an_app_before_it_serves(
 
 
 def test_a_contract_test_passes(tmp_path: Path) -> None:
-    """A reworded refusal of the cats-and-dogs app fails here too, and not only in a run of ``pytest suites/``."""
+    """A reworded refusal or setting of the cats-and-dogs app fails here too, not only in ``pytest suites/``."""
     pytest.importorskip("litserve")
     ours = {LOCKS_VARIABLE: str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     environment = {**{name: value for name, value in os.environ.items() if name not in LEFT_OUT}, **ours}
-    options = (*OWN_LOCKS, "-p", "no:cacheprovider", "--gpu=cpu", "suites/catdog/test_catdog_contract.py", "-k=refused")
+    test = ("suites/catdog/test_catdog_contract.py", "-k=refused or asked_for")
+    options = (*OWN_LOCKS, "-p", "no:cacheprovider", "--gpu=cpu", *test)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options],
         cwd=REPOSITORY,
