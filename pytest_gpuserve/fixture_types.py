@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Load:
             goodput=goodput,
             source=self._engine,
         )
-        return self._gate.measure(target.watched_by(self._telemetry), shape, name)
+        return self._gate.measure(replace(target, telemetry_source=self._telemetry), shape, name)
 
 
 class MakeDuel:
@@ -176,4 +177,4 @@ class MakeDuel:
             goodput=goodput,
             source=self._engine,
         )
-        return self._gate.duel(target.watched_by(self._telemetry), opponent, shape, name)
+        return self._gate.duel(replace(target, telemetry_source=self._telemetry), opponent, shape, name)

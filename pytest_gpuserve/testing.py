@@ -12,16 +12,17 @@ import pytest
 
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import NotInRevision
-from pytest_gpuserve.experiment.loaded import LoadedStart
+from pytest_gpuserve.experiment.loaded import LoadedServer
+from pytest_gpuserve.experiment.sampling import measure_start
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.validity import DISTURBANCES
 from pytest_gpuserve.verdict.reason import ReasonKind
 
 if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.watch import CounterReading
+    from pytest_gpuserve.experiment.loaded import CounterReading
     from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Start
@@ -56,18 +57,17 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
         The measurement; settings and parts of the cold start are left to be asserted.
     """
     _check_description(target.server.kind)
-    check = AnswerCheck((request.expect for request in target.requests), wants_all=True)
     shape = LoadShape(Closed(users), seconds=seconds, warmup_seconds=0.5, check="all")
     with target.started() as instance:
-        load = LoadedStart(instance, target, shape, check, Unseen())
-        start = load.measure()
+        load = LoadedServer(instance, target, shape, Unseen())
+        start = measure_start(load, TelemetryMonitor())
         assert instance.process is not None, "the server was not started here"
         processes = [*instance.process.tree(), *map(psutil.Process, instance.members())]
     assert not [process for process in processes if process.is_running()], "the server left processes after its end"
     assert not instance.site.folder.exists(), f"the server left its folder after its end: {instance.site.folder}"
 
     assert {problem.kind for problem in load.problems} <= BUSY, load.problems
-    assert check.checked == check.answers > 0
+    assert start.answers_checked == start.answers > 0
     assert start.cold_start_seconds is not None
     assert 0 <= sum(start.cold_start_parts.values()) <= start.cold_start_seconds, start.cold_start_parts
     if not start.windows:
@@ -75,7 +75,7 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
     if executed is None:
         assert start.counters is None, "the server counts, but the model's own notes are missing"
     else:
-        readings = [(before, after) for before, after in load.readings(start) if before and after]
+        readings = [(each.before, each.after) for each in load.measured if each.before and each.after]
         assert start.counters is not None, "read_counters() returns None"
         assert len(readings) == len(start.windows)
         _check_counters(start.counters, start.requests, readings, executed)

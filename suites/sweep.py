@@ -87,7 +87,7 @@ def measured(run: Run) -> dict[str, Value]:
         "p99_seconds": summary.quantile(0.99),
         "max_seconds": summary.max,
         "requests": summary.requests,
-        "errors": summary.errors,
+        "errors": summary.error_count,
         "in_flight": summary.in_flight,
         "batching_ratio": known(lambda: run.batching_ratio.value),
         "cpu_share": known(lambda: run.cpu_share),

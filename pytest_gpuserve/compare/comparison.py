@@ -20,6 +20,7 @@ from pytest_gpuserve.compare.screen import (
     why_alone,
 )
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
+from pytest_gpuserve.experiment.handle import slots_needed
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value, too_few_requests
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER, demand_own_gpu
@@ -156,7 +157,8 @@ class TestComparison:
         for target in targets:
             is_stream = target.protocol == "sse"
             shape.check_target(len(target.requests), is_stream=is_stream, has_turns=bool(target.pauses))
-            target.check_schedule(shape.schedule)
+            if target.sharing is not None:
+                slots_needed(shape.schedule)
         label = name or ("" if not self.measurements else f"load {len(self.measurements) + 1}")
         if any(label == other.run.label for other in self.measurements):
             raise UsageProblem(

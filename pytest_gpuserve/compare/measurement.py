@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.loaded import Progress
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.shared_starts import SharedStarts
-    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored

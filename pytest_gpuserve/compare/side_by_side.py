@@ -101,7 +101,7 @@ def rounds_until(rounds: Sequence[Round], look: int) -> Sequence[Round]:
     """Rounds as they were at a look."""
     count, blocks = LOOKS[look]
     if look == 0:
-        return [replace(rounds[0], blocks=rounds[0].blocks[:blocks])]
+        return [rounds[0].first(blocks)]
     return list(rounds[:count])
 
 
@@ -128,7 +128,7 @@ def points_of(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list
         try:
             points.append(round_point(metric, measured, tolerance))
         except TooFewRequests:
-            if len(rounds) == 1 or len(measured.blocks) != FIRST_BLOCKS:
+            if len(rounds) == 1 or measured.blocks != FIRST_BLOCKS:
                 raise
     return points
 
@@ -148,7 +148,7 @@ def _worth(metric: Metric, measured: Round, tolerance: float, prior: Prior, star
 
 def windows_of(rounds: Sequence[Round]) -> int:
     """Number of windows in rounds, of both servers together."""
-    return sum(len(block.windows) for measured in rounds for block in measured.blocks)
+    return sum(len(measured.windows(arm)) for measured in rounds for arm in ARMS)
 
 
 class _Seen(NamedTuple):
@@ -403,7 +403,7 @@ class SideBySide:
         if not self.rounds:
             return None
         last = self.rounds[-1]
-        return look_index(len(self.rounds), BLOCKS if last.one_at_a_time else len(last.blocks))
+        return look_index(len(self.rounds), BLOCKS if last.one_at_a_time else last.blocks)
 
     def _judged(self, metric: Metric, seen: _Seen, asked: KeptMetric) -> Judgement:
         evidence = paired_evidence(

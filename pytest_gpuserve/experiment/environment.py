@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.device import Device, Host
 
 GIB = 2**30
+
+R = TypeVar("R", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +48,14 @@ class RunEnvironment:
         gpu = self.device.gpu
         if gpu is None:
             return DeviceRecord(self.device.name)
-        return DeviceRecord(
+        return _as_record(
+            DeviceRecord,
+            gpu,
             name=self.device.name,
-            product=gpu.product,
             memory_gib=None if gpu.memory_bytes is None else round(gpu.memory_bytes / GIB, 2),
-            driver=gpu.driver,
-            cuda=gpu.cuda,
-            power_limit_watts=gpu.power_limit_watts,
             # Baselines are public, and the UUID identifies one physical GPU.
             gpu_id=digest(gpu.uuid),
-            pci_bus_id=gpu.pci_bus_id,
-            mig_profile=gpu.mig_profile,
             compute_capability=gpu.compute_capability and "{}.{}".format(*gpu.compute_capability),
-            ecc=gpu.ecc,
-            persistence=gpu.persistence,
-            max_sm_clock_mhz=gpu.max_sm_clock_mhz,
-            max_memory_clock_mhz=gpu.max_memory_clock_mhz,
-            application_clock_mhz=gpu.application_clock_mhz,
-            application_memory_clock_mhz=gpu.application_memory_clock_mhz,
-            application_clocks_set=gpu.application_clocks_set,
-            power_default_watts=gpu.power_default_watts,
-            power_most_watts=gpu.power_most_watts,
         )
 
     @property
@@ -76,14 +65,10 @@ class RunEnvironment:
 
     def host_record(self) -> HostRecord:
         """The machine, for a baseline and for the JSON result."""
-        host = self.host
-        return HostRecord(
-            id=host.id,
-            cpu=host.cpu,
-            cores=host.cores,
-            memory_gib=round(host.memory_bytes / GIB, 2),
-            system=host.system,
-            kernel=host.kernel,
-            numa_nodes=host.numa_nodes,
-            governor=host.governor,
-        )
+        return _as_record(HostRecord, self.host, memory_gib=round(self.host.memory_bytes / GIB, 2))
+
+
+def _as_record(kind: type[R], facts: object, **other: object) -> R:
+    """A record of these values, and for all its other fields of the facts with the same names."""
+    same = {name: getattr(facts, name) for name in kind.__struct_fields__ if name not in other}
+    return kind(**same, **other)

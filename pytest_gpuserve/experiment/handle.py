@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
@@ -19,11 +18,11 @@ from pytest_gpuserve.load.kserve import RPC, Inference, grpc_message, http_reque
 from pytest_gpuserve.load.openai import ApiCall, Messages, Texts, embeddings, generations, one_token, rerank
 from pytest_gpuserve.load.prompt_set import Prompts
 from pytest_gpuserve.load.request import Expect, Request
-from pytest_gpuserve.load.schedule import NANOSECONDS, Closed, Steps
+from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.load.shared_memory import Layout, share
 from pytest_gpuserve.load.tensors import close_to
 from pytest_gpuserve.load.url import authority_of
-from pytest_gpuserve.load.wire import OPENS, Endpoint, Tls
+from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.process.ports import is_here
 from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.base import Guarded, ServerKind
@@ -42,13 +41,11 @@ Protocol = Literal["http", "sse", "grpc"]
 WITHOUT = "leave out shared_memory={...}"
 
 
-class Starter(typing.Protocol):
-    """Starts a server of a kind, and ends it with its block; the session makes it."""
+Starter: TypeAlias = "Callable[[ServerKind, Ask, Callable[[], None] | None], AbstractContextManager[Instance]]"
+"""Starts a server of a kind, and ends it with its block; the session makes it.
 
-    def __call__(
-        self, kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None, /
-    ) -> AbstractContextManager[Instance]:
-        """Start the server; ``beside`` is called when its process runs, before its readiness is awaited."""
+The third argument is called when the process runs, before its readiness is awaited.
+"""
 
 
 @dataclass(frozen=True)
@@ -416,10 +413,6 @@ class Target:
         """
         return replace(self, server=self.server.relocated(relocation))
 
-    def watched_by(self, telemetry_source: TelemetrySource) -> Target:
-        """Make the same requests, with a sampler of the GPUs."""
-        return replace(self, telemetry_source=telemetry_source)
-
     def started(self, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
         """Start the deployment afresh; ready when its model answers.
 
@@ -444,8 +437,13 @@ class Target:
             ServerFailed: The server could not be started, has ended, or does not answer in time.
             UsageProblem: The target has several requests, goes through shared memory, or belongs to another deployment.
         """
-        # Checked before a server is started in vain.
-        self._check_askable()
+        if len(self.requests) > 1:
+            raise UsageProblem(
+                f"ask() sends one request, not {len(self.requests)} that rotate",
+                remedies=["call ask() on each of those that rotate([...]) was given"],
+            )
+        if self.sharing is not None:
+            raise UsageProblem("ask() sends tensors with their request, not through shared memory", remedies=[WITHOUT])
         if running is None:
             with self.started() as fresh:
                 return self.ask(fresh, timeout=timeout)
@@ -458,15 +456,6 @@ class Target:
         ((payload,),) = self.payloads(running)
         return send_once(running, self.endpoint(running), request, payload, timeout)
 
-    def _check_askable(self) -> None:
-        if len(self.requests) > 1:
-            raise UsageProblem(
-                f"ask() sends one request, not {len(self.requests)} that rotate",
-                remedies=["call ask() on each of those that rotate([...]) was given"],
-            )
-        if self.sharing is not None:
-            raise UsageProblem("ask() sends tensors with their request, not through shared memory", remedies=[WITHOUT])
-
     def endpoint(self, instance: Instance) -> Endpoint:
         """Address of the requests."""
         site = instance.site
@@ -475,24 +464,6 @@ class Target:
             port = site.ports["grpc"]
             return Endpoint("grpc", site.host, port, tls, rpc=RPC, authority=authority_of(site.host, port))
         return Endpoint(self.protocol, site.host, site.port, tls)
-
-    def check_schedule(self, schedule: Schedule) -> None:
-        """Check that the target can be sent by this schedule.
-
-        Raises:
-            UsageProblem: The target goes through shared memory, and its requests in flight are not bounded.
-        """
-        if self.sharing is not None:
-            slots_needed(schedule)
-
-    def shared(self, instance: Instance, schedule: Schedule) -> AbstractContextManager[SharedTensors | None]:
-        """Own the target's shared memory while a running server is loaded by this schedule; None if it uses none.
-
-        Raises:
-            UsageProblem: See ``check_schedule``; or the server is on another machine, or shared memory is full.
-            ServerFailed: The server does not map the memory.
-        """
-        return nullcontext() if self.sharing is None else self.sharing.opened(instance, schedule)
 
     def payloads(self, instance: Instance, shared: SharedTensors | None = None) -> tuple[tuple[bytes, ...], ...]:
         """The serialised requests for a plan: one form each, or in shared memory one for each slot."""
@@ -507,10 +478,6 @@ class Target:
         """Positions of the requests' number, for a plan."""
         places = [0 if each.number_at is None else len(each.body) - each.number_at for each in self.requests]
         return tuple(places) if any(places) else ()
-
-    def pauses_ns(self) -> tuple[int, ...]:
-        """The pauses in ns, for a plan."""
-        return tuple(OPENS if pause is None else round(pause * NANOSECONDS) for pause in self.pauses)
 
     def as_thought(self, schedule: Schedule) -> Schedule:
         """The schedule, with the mean think time of the conversations if these have pauses of their own."""

@@ -1,273 +1,540 @@
-"""One fresh start of a server under load, measured window by window, and its record."""
+"""A running server under load: turns ticks into windows, and finds signs that the measurement is not of the server."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+import contextlib
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import msgspec
+import psutil
 
 from pytest_gpuserve.device.cpu import cores_taken_by_others, cpu_share, read_cpu
-from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.experiment.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS, windows_wanted
-from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
-from pytest_gpuserve.experiment.watch import Watch, client_of, our_processes
+from pytest_gpuserve.device.host import read_host
+from pytest_gpuserve.errors import LoadFailed, ServerFailed
+from pytest_gpuserve.experiment.pace import later_half
+from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
+from pytest_gpuserve.load.answers import AnswerCheck, answer_reasons
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.tick import Tick, total
-from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, too_many_rejected
-from pytest_gpuserve.measure.counters import added
-from pytest_gpuserve.measure.steady import truncate
-from pytest_gpuserve.measure.window import Start
-from pytest_gpuserve.units import format_seconds
+from pytest_gpuserve.load.run import lost_in_mid_load
+from pytest_gpuserve.load.schedule import is_finite, is_open
+from pytest_gpuserve.load.tick import Tick, shares, total
+from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, disturbances, one_line, reasons, share_reasons
+from pytest_gpuserve.load.wire import OPENS, Plan
+from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
+from pytest_gpuserve.measure.streams import Streams
+from pytest_gpuserve.measure.window import COMPILING, Start, Window
+from pytest_gpuserve.measure.work import unsteady_cache
+from pytest_gpuserve.units import format_fraction, format_seconds
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.experiment.watch import CounterReading, Progress
-    from pytest_gpuserve.load.answers import AnswerCheck
-    from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.load.answers import Complaint
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.shared_memory import SharedTensors
     from pytest_gpuserve.servers.instance import Instance
 
+DEATH_GRACE_SECONDS: Final = 1.0
+"""Time after errors to see whether the server is dying, before the errors are taken for the cause."""
 
-class _Measured(NamedTuple):
-    """A window with the data that is dropped with it when it is measured again."""
+ANSWERED_LATENCIES: Final = 2
+"""Mean latencies after which requests in flight have usually been answered."""
+
+STUCK_SECONDS: Final = 1.0
+"""Shortest wait that is called stuck, even if the other answers were faster."""
+
+OVERLOADED_SHARE: Final = 0.95
+"""Share of the due requests below which an open loop is overloaded: its latencies depend on the measured time."""
+
+
+class CounterReading(NamedTuple):
+    """A reading of a server's counters.
+
+    Args:
+        counters: The counters.
+        at_seconds: Time of the reading by the monotonic clock, as its middle.
+        took_seconds: Delay from the end of the last tick to the end of the reading: large on a stalled machine.
+    """
+
+    counters: Counters
+    at_seconds: float
+    took_seconds: float
+
+
+class Measured(NamedTuple):
+    """A window, its ticks, and the counter readings before and after it."""
 
     window: Window
-    ticks: list[Tick]
-    counted: Counters | None
-    readings: tuple[CounterReading | None, CounterReading | None]
+    ticks: Sequence[Tick]
+    before: CounterReading | None = None
+    after: CounterReading | None = None
+
+
+class Progress(Protocol):
+    """Progress display for a person."""
+
+    def show(self, totals: Tick) -> None:
+        """Show all ticks of a load so far."""
 
 
 @dataclass
-class LoadedStart:
-    """One fresh start of a server under load.
+class HostUse:
+    """Use of the host's cores: the number that others took, and the share that was busy; None if not sampled."""
+
+    foreign_cores: float = 0.0
+    cpu_share: float | None = None
+
+
+@contextlib.contextmanager
+def host_watched(servers: Iterable[LoadedServer]) -> Iterator[HostUse]:
+    """Watch who uses the host's cores until the end of the block; filled in then, unless the block raises.
+
+    The servers have to run until then, because the use of one that has ended would be taken for that of others.
+    """
+    use, known = HostUse(), list(servers)
+    before = read_cpu(our_processes(known))
+    yield use
+    after = read_cpu(our_processes(known))
+    use.foreign_cores, use.cpu_share = cores_taken_by_others(before, after), cpu_share(before, after)
+
+
+def our_processes(servers: Iterable[LoadedServer] = ()) -> list[psutil.Process]:
+    """This process and its descendants: the engines, the supervisors, and through them the servers.
+
+    Servers may have processes that descend from others; see ``Instance.members``.
+    """
+    own = psutil.Process()
+    found = {process.pid: process for process in (own, *own.children(recursive=True))}
+    for pid in (pid for server in servers for pid in server.instance.members()):
+        with contextlib.suppress(psutil.Error):
+            found.setdefault(pid, psutil.Process(pid))
+    return list(found.values())
+
+
+@dataclass
+class LoadedServer:
+    """One start of a server under load. Its load goes on from window to window, until it rests or ends by itself.
 
     Args:
         instance: The running server.
         target: The requests.
         shape: Schedule and length of the load.
-        check: Check of the answers.
         progress: Shown the progress of the load.
-        monitor: Watches the GPUs meanwhile.
-        interrupted: Whether Ctrl-C cut the start short.
+
+    Attributes:
+        check: Check of the answers.
+        problems: Reasons why the start proves nothing; after the first one, no more ticks are taken.
+        disturbances: Further such reasons, which another measurement may be free of.
+        measured: The windows that count, oldest first; rejected ones are removed by who rejects them.
+        warmup: Ticks of the warm-up.
+        ended: Whether the load has ended by itself.
     """
 
     instance: Instance
     target: Target
     shape: LoadShape
-    check: AnswerCheck
     progress: Progress
-    monitor: TelemetryMonitor = field(default_factory=TelemetryMonitor)
-    interrupted: bool = False
-    _watch: Watch = field(init=False, repr=False)
-    _reasons: list[tuple[Reason, ...]] = field(default_factory=list)
-    _taken_cores: float = 0.0
-    _cpu_share: float | None = None
-    _measured: list[_Measured] = field(default_factory=list)
-    _goal: int = 0
-    _sifted: int = 0
+    check: AnswerCheck = field(init=False)
+    problems: list[Reason] = field(default_factory=list, init=False)
+    disturbances: list[Reason] = field(default_factory=list, init=False)
+    measured: list[Measured] = field(default_factory=list, init=False)
+    warmup: list[Tick] = field(default_factory=list, init=False)
+    ended: bool = field(default=False, init=False)
+    _engines: Engines | None = field(default=None, init=False)
+    _so_far: Tick = field(default_factory=Tick, init=False)
+    _last: CounterReading | None = field(default=None, init=False)
+    _goes_on: bool = field(default=False, init=False)
+    _loading: bool = field(default=False, init=False)
+    _complaints: list[Complaint] = field(default_factory=list, init=False)
+    _shared: SharedTensors | None = field(default=None, init=False)
+    # Ticks with late beats of load engines.
+    _late: list[Tick] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._watch = Watch(self.instance, self.target, self.shape, self.check, self.progress)
+        expects = (request.expect for request in self.target.requests)
+        self.check = AnswerCheck(expects, wants_all=self.shape.check == "all")
 
     @property
-    def problems(self) -> list[Reason]:
-        """Reasons why the start proves nothing."""
-        return self._watch.problems
+    def windows(self) -> list[Window]:
+        """The windows that count."""
+        return [measured.window for measured in self.measured]
 
     @property
-    def disturbances(self) -> list[Reason]:
-        """Disturbances of the whole start, which proves nothing; another start may be free of them."""
-        return self._watch.disturbances
+    def varies(self) -> bool:
+        """Whether the requests differ from one load to another, so that turns are alike only if begun alike."""
+        return is_open(self.shape.schedule) or len(self.target.requests) > 1
 
-    @contextmanager
-    def _host_watched(self) -> Iterator[None]:
-        """Watch who uses the host's cores until the end of the block; skipped if the block raises."""
-        before = read_cpu(our_processes(self.instance.members()))
-        yield
-        after = read_cpu(our_processes(self.instance.members()))
-        self._taken_cores, self._cpu_share = cores_taken_by_others(before, after), cpu_share(before, after)
+    def warm_up(self, stack: contextlib.ExitStack, *, goes_on: bool = False) -> None:
+        """Load the server for a while, side by side at least until an answer comes.
 
-    def _interrupt(self, measured: str) -> None:
-        """Note that Ctrl-C cut the start short after so much."""
-        self.interrupted = True
-        text = f"interrupted by Ctrl-C after {measured}: not decided"
-        self.problems.append(Reason(ReasonKind.INTERRUPTED, text))
+        Its engines and its shared memory end with the stack.
 
-    def _kept(self, windows: Sequence[Window], totals: Tick) -> Start:
-        """Record of the start."""
-        return Start(
-            tuple(windows),
-            self.instance.cold_start_seconds,
-            foreign_cores=self._taken_cores,
-            cpu_share=self._cpu_share,
-            client=client_of(totals),
-            cold_start_parts=self.instance.cold_start_parts,
-            settings=self.instance.settings,
-            rejected=tuple("; ".join(map(str, reasons)) for reasons in self._reasons if reasons),
-        )
+        Trouble and lost engines appear in ``problems``; no window is measured then.
 
-    def measure(self) -> Start:
-        """Warm up, measure, lengthen if needed, cut off windows that are not steady.
+        Args:
+            stack: See above.
+            goes_on: Whether the load goes on into the first window, unless it is measured as a whole; else it rests.
 
-        Trouble under load ends the start early and appears in ``problems``. So does Ctrl-C: the caller that finds
-        ``interrupted`` raises it again once the measurement is safe.
+        Raises:
+            LoadFailed: The load could not be begun.
+            UsageProblem: The load cannot go through shared memory.
+            ServerFailed: The server does not map the memory.
         """
-        discard, steady = 0, True
+        shape = self.shape
+        if self.target.sharing is not None:
+            self._shared = stack.enter_context(self.target.sharing.opened(self.instance, shape.schedule))
+        self._goes_on = goes_on and not shape.finite
+        ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
         try:
-            with self._watch.sharing():
-                self.monitor.up(self.instance)
-                self._load()
-            if not self.problems:
-                discard, steady = self._cut(self._windows)
-                self._watch.judge(self._ticks(discard), self._windows[discard:])
-        except KeyboardInterrupt:
-            self._interrupt(f"{len(self._measured)} windows")
+            if shape.finite:
+                with Engines(self.plan(shape.warmup), 1, shape.source) as engines:
+                    self.warmup = self.ticks(engines, ticks)
+                    if not self.problems:
+                        # Requests in flight would be counted as the load's.
+                        engines.halt(seed=shape.seed)
+                # The measured load is a new one, which has yet to begin.
+                self._so_far = Tick()
+            self._engines = stack.enter_context(Engines(self.plan(shape.schedule), shape.processes, shape.source))
+            if not shape.finite:
+                self.warmup = self.ticks(self._engines, ticks)
+            if self._goes_on:
+                self._loading, self._last = True, self.read_counters()
+            else:
+                self._await_answer(self._engines, ticks + round(shape.timeout_seconds / TICK_SECONDS))
+                self._engines.halt(seed=shape.seed)
         except LoadFailed as problem:
-            if not self._watch.so_far.seconds:
+            if not self._so_far.seconds:
                 # The load never began, so an error loses no measurement.
                 raise
-            self._watch.lose(problem)
-        return replace(
-            self._kept(self._windows[discard:], self._totals(discard)),
-            discarded=discard,
-            steady=steady,
-            counters=added([each.counted for each in self._measured[discard:] if each.counted is not None]),
+            self.lose(problem)
+
+    def _await_answer(self, engines: Engines, longest: int) -> None:
+        """Lengthen the warm-up until its later half has an answer: turns are as long as answers need."""
+        while not self.shape.finite and not later_half(self.warmup).requests and len(self.warmup) < longest:
+            more = self.ticks(engines, 1)
+            if not more:
+                break
+            self.warmup += more
+
+    def turn(self, settle: int, ticks: int | None, *, seed: int) -> Measured | None:
+        """Measure a window, and leave the load on for a possible next one. None if there was trouble.
+
+        Lost engines are trouble too.
+
+        Args:
+            settle: Ticks that are thrown away if the load has to be begun.
+            ticks: Ticks of the window; None until the load ends by itself.
+            seed: Seed of random arrivals if the load has to be begun.
+        """
+        if self.problems:
+            return None
+        try:
+            return self._taken(settle, ticks, seed)
+        except LoadFailed as problem:
+            self.lose(problem)
+            return None
+
+    def _taken(self, settle: int, count: int | None, seed: int) -> Measured | None:
+        engines, begins = self._engines, not self._loading
+        assert engines is not None, "a turn before the warm-up"
+        if begins:
+            self.ended, self._loading = False, True
+            # Requests of a load that is measured as a whole are counted from the first one.
+            self._last = self.read_counters() if self.shape.finite else None
+            if is_open(self.shape.schedule) or self.target.shuffled:
+                engines.halt(seed=seed)
+            engines.begin()
+            if not self.shape.finite:
+                self.ticks(engines, settle)
+                self._last = self.read_counters()
+        before, ticks = self._last, self.ticks(engines, count)
+        self._last = after = self.read_counters()
+        window = self.window(ticks, self.counted(before, after))
+        if self.ended:
+            self.rest()
+        if window is None:
+            if begins and not self.problems:
+                text = "nothing measured: the load ended as soon as it had begun"
+                self.problems.append(Reason(ReasonKind.NOTHING_MEASURED, text))
+            return None
+        self.measured.append(Measured(window, ticks, before, after))
+        return None if self.problems else self.measured[-1]
+
+    def rest(self) -> None:
+        """End the load; the server goes on. Lost engines are a problem."""
+        if self._loading and self._engines is not None:
+            self._loading = False
+            try:
+                self._engines.halt(seed=self.shape.seed)
+            except LoadFailed as problem:
+                self.lose(problem)
+
+    def lose(self, problem: LoadFailed) -> None:
+        """Note that the load was lost after it had begun."""
+        # Lost engines are not told to rest, because a stuck one would be waited for again.
+        self._loading = False
+        self.problems.append(self._shown(lost_in_mid_load(problem)))
+
+    def record(self, use: HostUse, *, rejected: tuple[str, ...] = (), discarded: int = 0) -> Start:
+        """Record of the start with the windows that count; for its arguments see `Start`."""
+        instance = self.instance
+        return Start(
+            tuple(self.windows),
+            instance.cold_start_seconds,
+            discarded=discarded,
+            foreign_cores=use.foreign_cores,
+            cpu_share=use.cpu_share,
+            cold_start_parts=instance.cold_start_parts,
+            settings=instance.settings,
+            rejected=rejected,
+            answers=self.check.answers,
+            answers_checked=self.check.checked,
         )
 
-    def readings(self, start: Start) -> list[tuple[CounterReading | None, CounterReading | None]]:
-        """Counter readings before and after each measured window."""
-        return [each.readings for each in self._measured[start.discarded :]]
+    def plan(self, schedule: Schedule) -> Plan:
+        """The plan of a load engine, for this schedule."""
+        target, shape, shared = self.target, self.shape, self._shared
+        assert shared is not None or target.sharing is None, "a plan before the warm-up"
+        return Plan(
+            endpoint=target.endpoint(self.instance),
+            payloads=target.payloads(self.instance, shared),
+            numbers_before_end=target.numbers_before_end(),
+            pauses_ns=tuple(OPENS if pause is None else round(pause * 1e9) for pause in target.pauses),
+            schedule=schedule,
+            tick_ns=round(TICK_SECONDS * 1e9),
+            timeout_ns=round(shape.timeout_seconds * 1e9),
+            seed=shape.seed,
+            shuffled=target.shuffled,
+            keep_answers=shape.check,
+            outputs=None if shared is None else shared.outputs,
+            objectives=shape.goodput,
+        )
 
-    @property
-    def _windows(self) -> list[Window]:
-        return [measured.window for measured in self._measured]
+    def ticks(self, engines: Engines, count: int | None) -> list[Tick]:
+        """Take ticks until this number is reached (None: without limit), the load has ended, or there is trouble.
 
-    def _cut(self, windows: list[Window]) -> tuple[int, bool]:
-        """Number of windows to cut off the front, and whether the rest is steady."""
-        if self.shape.finite:
-            return 0, True
-        cut = truncate([window.throughput for window in windows])
-        if not cut.steady:
-            text = (
-                f"no steady state: after {len(windows)} windows of {WINDOW_SECONDS:.1f} s the"
-                " throughput still changed; give it longer with load(..., warmup_seconds=...)"
-            )
-            self.disturbances.append(Reason(ReasonKind.NO_STEADY_STATE, text))
-        return cut.discard, cut.steady
+        Raises:
+            LoadFailed: A load engine failed.
+        """
+        ticks: list[Tick] = []
+        while (count is None or len(ticks) < count) and not self.ended and not self.problems:
+            tick = engines.next_tick()
+            self.ended = tick.last
+            self._look(tick)
+            # Answers are not needed after they were checked.
+            tick = msgspec.structs.replace(tick, answers=[])
+            ticks.append(tick)
+            self._late += [tick] if tick.late_beats else []
+            self._so_far += tick
+            self.progress.show(self._so_far)
+        return ticks
 
-    def _totals(self, discard: int) -> Tick:
-        return total(self._ticks(discard))
+    def window(self, ticks: Sequence[Tick], counters: Counters | None) -> Window | None:
+        """Make a window of ticks and of the server's counts meanwhile; None if no time has passed."""
+        totals = total(ticks)
+        if totals.nanoseconds <= 0:
+            return None
+        return Window(
+            seconds=totals.seconds,
+            requests=totals.requests,
+            errors=dict(totals.errors),
+            latency=totals.latency,
+            counters=counters,
+            client_cpu_seconds=totals.cpu_seconds,
+            lag=totals.lag,
+            service=totals.service,
+            resent=totals.resent,
+            sending_seconds=None if totals.sending_ns is None else totals.sending_ns / 1e9,
+            receiving_seconds=None if totals.receiving_ns is None else totals.receiving_ns / 1e9,
+            streams=_streams_of(totals),
+            good=None if self.shape.goodput is None else totals.good,
+            unjudged=totals.unjudged,
+            begin_ns=ticks[0].begin_ns,
+            end_ns=ticks[-1].end_ns,
+        )
 
-    def _ticks(self, discard: int) -> list[Tick]:
-        return [tick for measured in self._measured[discard:] for tick in measured.ticks]
-
-    def _load(self) -> None:
-        """Measure the windows, and the CPU use of other processes meanwhile."""
-        shape = self.shape
-        self._goal = shape.windows
-        warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
-        before = None
-        if shape.finite:
-            with Engines(self._watch.plan(shape.warmup), 1, shape.source) as engines:
-                self._watch.ticks(engines, warmup_ticks)
-                if not self.problems:
-                    # Requests in flight would be counted as the load's.
-                    engines.halt(seed=shape.seed)
-            self._watch.so_far = Tick()
-            # Start now: the load begins with its engines, and may end before its first tick is taken.
-            before = self._watch.read_counters() if not self.problems else None
+    def read_counters(self) -> CounterReading | None:
+        """Read the server's counters; None if it has none, or after trouble. A failed reading is trouble too."""
         if self.problems:
-            return
-        with Engines(self._watch.plan(shape.schedule), shape.processes, shape.source) as engines:
-            if not shape.finite:
-                self._watch.ticks(engines, warmup_ticks)
-                before = self._watch.read_counters() if not self.problems else None
-            with self._host_watched():
-                while not self.problems and not self._watch.ended and not self._complete():
-                    before = self._window(engines, before)
-                self._sift(wait=True)
-                self._judge_rejected()
+            return None
+        began = time.monotonic()
+        try:
+            counters = self.instance.counters()
+        except ServerFailed as problem:
+            death = self.instance.death()
+            self.problems.append(Reason(ReasonKind.SERVER_FAILED, death or str(problem)))
+            return None
+        ended = time.monotonic()
+        since = min(began, self._so_far.end_ns / 1e9 or began)
+        return None if counters is None else CounterReading(counters, (began + ended) / 2, ended - since)
 
-    def _window(self, engines: Engines, before: CounterReading | None) -> CounterReading | None:
-        """Measure a window."""
-        ticks = self._watch.ticks(engines, TICKS_A_WINDOW)
-        after = self._watch.read_counters() if not self.problems else None
-        found = self._watch.counted(before, after)
-        window = self._watch.window(ticks, found)
-        if window is not None:
-            self._measured.append(_Measured(window, ticks, found, (before, after)))
-            # Usually judges the previous window: to wait for the samples of this one would hold the load up.
-            self._sift(wait=False)
-        return after
+    def counted(self, before: CounterReading | None, after: CounterReading | None) -> Counters | None:
+        """The server's counts between two readings; None without counters, or if they are not plausible."""
+        if before is None or after is None:
+            return None
+        try:
+            return counted_between(before.counters, after.counters)
+        except WentBackwards as problem:
+            text = f"the server's counters went backwards ({problem}): the server or a worker was restarted under load"
+            self.problems.append(Reason(ReasonKind.COUNTERS_WENT_BACK, text))
+            return None
 
-    def _complete(self) -> bool:
-        """Whether enough was measured, and no window is due for another try."""
-        return self._enough(self._windows) and not self._sift(wait=True)
+    def disturbed(self, ticks: Sequence[Tick]) -> tuple[Reason, ...]:
+        """Reason why the client was disturbed in a window, which is then measured again."""
+        shape, totals, usual = self.shape, total(ticks), self._so_far
+        # Requests that were in flight while the engine paused just before are answered in this window.
+        since_ns = ticks[0].begin_ns - ANSWERED_LATENCIES * (usual.latency.mean or 0.0) * 1e9 if ticks else 0
+        late = [tick for tick in self._late if ticks and since_ns < tick.end_ns <= ticks[0].begin_ns]
+        return disturbances(
+            msgspec.structs.replace(
+                totals,
+                late_beats=totals.late_beats + sum(tick.late_beats for tick in late),
+                late_beats_ns=totals.late_beats_ns + sum(tick.late_beats_ns for tick in late),
+            ),
+            schedule=self.target.as_thought(shape.schedule),
+            usual=usual,
+            processes=shape.processes,
+            cores=self._cores(),
+            late_share=shape.late_share,
+        )
 
-    def _sift(self, *, wait: bool) -> bool:
-        """Drop the windows with a disturbed GPU or a disturbed client; return whether any was dropped."""
-        fresh = self._measured[self._sifted :]
-        judged = self.monitor.judge([measured.window for measured in fresh], wait=wait)
-        self.problems.extend(self.monitor.problems())
-        good: list[_Measured] = []
-        for measured, (window, reasons) in zip(fresh, judged, strict=False):
-            # If a load is measured as a whole, its windows cannot be repeated, and the client is judged at the end.
-            found = reasons if self.shape.finite else (*reasons, *self._watch.disturbed(measured.ticks))
-            self._reasons.append(found)
-            good += [] if found else [measured._replace(window=window)]
-        self._measured[self._sifted : self._sifted + len(judged)] = good
-        self._sifted += len(good)
-        dropped = len(judged) - len(good)
-        wanted = max(self._goal, self._sifted)
-        if dropped and not self.problems and self._rejected > MOST_REJECTED_SHARE * (self._rejected + wanted):
-            # Too many windows were lost, even if all others were good.
-            self.problems.extend(too_many_rejected(self._reasons))
-        return dropped > 0
+    def _cores(self) -> int | None:
+        """Cores that the load engines share; None for one each."""
+        return read_host().cores if self.shape.source.is_here else None
 
-    @property
-    def _rejected(self) -> int:
-        return sum(bool(reasons) for reasons in self._reasons)
+    def reasons(self, ticks: Sequence[Tick]) -> list[Reason]:
+        """Reasons why ticks would prove nothing, if they were a load by themselves.
 
-    def _judge_rejected(self) -> None:
-        if self.problems:
-            return
-        self.problems.extend(too_many_rejected(self._reasons))
-        if self.shape.finite and self._rejected and not self.problems:
-            first = next(filter(None, self._reasons))
+        Args:
+            ticks: Oldest first.
+        """
+        shape, cores = self.shape, self._cores()
+        schedule = self.target.as_thought(shape.schedule)
+        found = reasons(
+            total(ticks),
+            schedule=schedule,
+            processes=shape.processes,
+            cores=cores,
+            allowed_errors=shape.allowed_errors,
+            late_share=shape.late_share,
+        )
+        each = share_reasons(shares(ticks), schedule, among=cores, late_share=shape.late_share)
+        return [self._shown(reason) for reason in (*found, *each)]
+
+    def judge(self) -> None:
+        """Judge all windows together: note signs that the measurement is not of the server.
+
+        They appear in ``problems``, or in ``disturbances`` if another measurement may be free of them.
+        """
+        shape, windows = self.shape, self.windows
+        ticks = [tick for measured in self.measured for tick in measured.ticks]
+        totals = total(ticks)
+        # The last of the allowed errors may have been a dying server's first.
+        death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
+        if death is not None:
+            self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
+        found = self.reasons(ticks)
+        for reason in found:
+            (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(reason)
+        if not shape.finite:
+            half = len(windows) // 2
+            drift = unsteady_cache((windows[:half], windows[half:]))
+            self.problems.extend([drift] if drift else [])
+        counters = Window.total(windows).counters
+        compiled = None if counters is None else counters.stages.get(COMPILING)
+        if compiled is not None:
             text = (
-                f"{'; '.join(map(str, first))}; disturbed were {self._rejected} of {len(self._reasons)} windows of a"
-                " load that is measured as a whole, so that none of them can be measured again"
+                f"compiled under load: the model was compiled in {compiled.count} executions of the measured time, for"
+                " new shapes. Send these shapes before: load(..., warmup_seconds=...)"
             )
-            self.problems.append(first[0].with_text(text))
+            self.problems.append(Reason(ReasonKind.COMPILED_UNDER_LOAD, text))
+        if shape.finite and not any(reason.kind is ReasonKind.CLIENT_SATURATED for reason in found):
+            # On average, a quiet step hides one in which the client could not keep up.
+            self.disturbances.extend(self._saturated(windows))
+        # Requests without an answer have no latency: a server that has lost some of its requests looks fast.
+        slowest_seconds = max((window.latency.max_seconds for window in windows), default=0.0)
+        oldest_seconds = totals.oldest_ns / 1e9
+        if oldest_seconds > max(STUCK_SECONDS, 2 * slowest_seconds):
+            text = (
+                f"stuck requests: at the end one had waited {format_seconds(oldest_seconds)} for its answer, but the"
+                f" slowest answer took {format_seconds(slowest_seconds)}. If the server is that uneven, measure longer:"
+                " load(..., seconds=...)"
+            )
+            self.problems.append(Reason(ReasonKind.STUCK_REQUESTS, text))
+        if not self._goes_on:
+            self.problems.extend(overload(totals, shape.schedule))
+        if not self.problems:
+            self.problems.extend(answer_reasons(self.check, []))
 
-    def _enough(self, windows: list[Window]) -> bool:
-        shape = self.shape
-        if shape.finite or len(windows) < LEAST_WINDOWS:
-            return False
-        if shape.requests is not None and sum(window.requests for window in windows) >= shape.requests:
-            return True
-        if shape.until is not None and shape.until(tuple(windows)):
-            return True
-        if len(windows) >= shape.most_windows:
-            if shape.requests is not None:
-                text = (
-                    f"not reached: {sum(window.requests for window in windows)} of {shape.requests} requests within"
-                    f" {format_seconds(sum(window.seconds for window in windows))}; allow more with load(...,"
-                    " seconds=...)"
-                )
-                self.problems.append(Reason(ReasonKind.TOO_SHORT, text))
-            elif shape.until is not None:
-                text = (
-                    f"not decided: until=... did not end it within {len(windows)} windows; allow more with load(...,"
-                    " seconds=...)"
-                )
-                self.problems.append(Reason(ReasonKind.TOO_SHORT, text))
-            return True
-        if shape.requests is not None or shape.until is not None or len(windows) < self._goal:
-            return False
-        self._goal = windows_wanted(windows, shape)
-        return len(windows) >= self._goal
+    def _look(self, tick: Tick) -> None:
+        """Check whether the load may go on."""
+        complaints = self.check.check(tick)
+        self._complaints.extend(complaints)
+        errors = bool(tick.errors) and not self.shape.allowed_errors
+        # A dying server first shows as a hundred reset connections, which would hide the cause. A load with allowed
+        # errors goes on without this wait, which would leave the watch behind the load.
+        death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS if errors else 0.0)
+        if death is not None:
+            self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
+        elif errors:
+            kinds = ", ".join(f"{kind}: {number}" for kind, number in sorted(tick.errors.items()))
+            samples = "; ".join(f"{kind}: {one_line(text)}" for kind, text in sorted(tick.error_samples.items()))
+            text = f"request errors ({kinds}); first of each kind: {samples}"
+            self.problems.append(self._shown(Reason(ReasonKind.REQUEST_ERRORS, text)))
+        if complaints:
+            self.problems.extend(map(self._shown, answer_reasons(self.check, self._complaints)))
+
+    def _shown(self, reason: Reason) -> Reason:
+        """Text that may repeat an answer, without the secrets of the server or of a request."""
+        text = reason.text
+        # A load has many requests, usually with one set of headers.
+        for headers in {tuple(sorted(request.headers.items())) for request in self.target.requests}:
+            text = self.instance.shown(text, dict(headers))
+        return reason.with_text(text)
+
+    def _saturated(self, windows: Sequence[Window]) -> list[Reason]:
+        at_once = min(self.shape.processes, self._cores() or self.shape.processes)
+        # The last window may be so short that a report alone fills it.
+        whole = [window for window in windows if window.seconds > WINDOW_SECONDS / 2]
+        worst = max(whole, key=lambda window: window.client_cpu_seconds / window.seconds, default=None)
+        share = worst.client_cpu_seconds / (worst.seconds * at_once) if worst is not None else 0.0
+        if worst is None or share <= SATURATED_SHARE:
+            return []
+        text = (
+            f"client saturated: in one window of {format_seconds(worst.seconds)} the load engine used"
+            f" {format_fraction(share)} of a core, over {format_fraction(SATURATED_SHARE)}; share the load:"
+            f" processes={self.shape.processes + 1}"
+        )
+        return [Reason(ReasonKind.CLIENT_SATURATED, text)]
+
+
+def _streams_of(totals: Tick) -> Streams | None:
+    if not totals.chunks and not totals.ttft.total:
+        return None
+    return Streams(
+        ttft=totals.ttft,
+        itl=totals.itl,
+        tpot=totals.tpot,
+        tokens=totals.chunks + totals.tokens_beyond_chunks,
+        with_usage=totals.with_usage,
+        usage_tokens=totals.usage_tokens,
+    )
+
+
+def overload(totals: Tick, schedule: Schedule) -> list[Reason]:
+    """Reason for overload. Each turn begins with an empty queue, so an overloaded open loop does not show by growth."""
+    if not is_open(schedule) or is_finite(schedule):
+        return []
+    if totals.requests >= OVERLOADED_SHARE * totals.due - 3 * math.sqrt(totals.due):
+        return []
+    text = (
+        f"overloaded: only {totals.requests} of {totals.due} requests were answered in the time when they were due."
+        " The rate is too high for the server, so latencies depend on the duration: lower the rate"
+    )
+    return [Reason(ReasonKind.OVERLOADED, text)]

@@ -4,64 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.measure.breakdown import Breakdown, breakdown_of
 from pytest_gpuserve.measure.counters import Counters, added
-from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.measure.summary import StepResult, Summary, steps_of, summary_of
-from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.measure.points import NotMeasured, total_of
+from pytest_gpuserve.measure.steps import StepResult, steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.counters import ServerSetting
-    from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Start, Window
     from pytest_gpuserve.verdict.reason import Reason
-
-
-@dataclass(frozen=True)
-class Quantiles:
-    """Quantiles of durations, in seconds.
-
-    Args:
-        name: The measured quantity.
-        histogram: The durations.
-    """
-
-    name: str
-    histogram: Histogram
-
-    @property
-    def p50(self) -> float:
-        """The median; like the others, it raises ``NotMeasured`` if the histogram is empty."""
-        return self._quantile(0.5)
-
-    @property
-    def p90(self) -> float:
-        """The 90th percentile."""
-        return self._quantile(0.9)
-
-    @property
-    def p95(self) -> float:
-        """The 95th percentile."""
-        return self._quantile(0.95)
-
-    @property
-    def p99(self) -> float:
-        """The 99th percentile."""
-        return self._quantile(0.99)
-
-    def _quantile(self, q: float) -> float:
-        if not self.histogram.total:
-            raise NotMeasured(f"the {self.name} was not measured")
-        return self.histogram.quantile(q)
-
 
 GAP_NS: Final = 1_000_000
 """Longest gap between windows of one load. Its windows have no gaps, and a new load begins later than this."""
@@ -92,13 +50,13 @@ class Observed:
         return sum(_stretches(start.windows) for start in self._starts)
 
     @property
-    def summary(self) -> Summary:
-        """Requests, errors, throughput and latencies over all that was measured.
+    def summary(self) -> Window:
+        """Sum of all measured windows: requests, errors, throughput, latencies, delays of the client.
 
         Raises:
             NotMeasured: No request was answered.
         """
-        return summary_of(window for session in self.sessions for window in session.windows)
+        return total_of([window for session in self.sessions for window in session.windows])
 
     @property
     def counters(self) -> Counters:
@@ -107,7 +65,7 @@ class Observed:
         Raises:
             NotMeasured: The server does not count, or did not in every start.
         """
-        known = [start.counters for start in self._starts if start.counters is not None]
+        known = [counters for start in self._starts if (counters := start.counters) is not None]
         found = added(known)
         if found is None:
             raise NotMeasured(
@@ -135,7 +93,7 @@ class Observed:
         Raises:
             NotMeasured: The server does not count by request, or no request was answered.
         """
-        return breakdown_of(self.summary, self.counters, self.client)
+        return breakdown_of(self.summary)
 
     @property
     def cpu_share(self) -> float:
@@ -164,21 +122,6 @@ class Observed:
                 remedies=["load(..., schedule=Steps(((1, 10), (20, 10))))"],
             )
         return steps_of(self.schedule.steps, self._starts)
-
-    @property
-    def client(self) -> Client:
-        """Observations of the load engine besides the latencies."""
-        return Client.pooled(session.client for session in self.sessions)
-
-    @property
-    def send_lag(self) -> Quantiles:
-        """Delay of the client's sends."""
-        return Quantiles("send lag", self.client.lag)
-
-    @property
-    def service(self) -> Quantiles:
-        """Latencies of an open loop from the actual send, without the wait in the client."""
-        return Quantiles("service time, which only an open loop has beside the latency", self.client.service)
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -9,182 +9,32 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.device.cpu import cores_taken_by_others, read_cpu
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
-from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
+from pytest_gpuserve.experiment.loaded import HostUse, LoadedServer, host_watched
+from pytest_gpuserve.experiment.pace import Pace, pace_of
+from pytest_gpuserve.experiment.sampling import take_starts
 from pytest_gpuserve.experiment.shared_starts import SharedStarts, StartedPair
-from pytest_gpuserve.experiment.watch import our_processes
 from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, too_many_rejected
-from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, ArmResult, Block, Round, of_arm, round_point
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, TURNS, Round, of_arm, round_point
 from pytest_gpuserve.measure.steady import drifts
-from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.measure.window import Start, Window
 from pytest_gpuserve.units import utc_now
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.sequential import BLOCKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.loaded import Measured, Progress
     from pytest_gpuserve.experiment.shape import Terms
-    from pytest_gpuserve.experiment.telemetry import TelemetrySource
-    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Arm
-    from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.instance import Instance
 
 MOST_AGAIN: Final = round(BLOCKS * MOST_REJECTED_SHARE / (1 - MOST_REJECTED_SHARE))
 """Most repeated blocks of a round; more repeats would mean that a whole round loses too large a share."""
-
-
-@dataclass
-class Disturbed:
-    """Disturbances of the GPU and the client during a round.
-
-    Args:
-        turns: Servers of all turns, with the reasons to measure them again; the turns of a block share its reasons.
-        again: Number of repeats.
-    """
-
-    turns: list[tuple[Arm, tuple[Reason, ...]]] = field(default_factory=list)
-    again: int = 0
-
-    def add(self, found: Iterable[tuple[Arm, tuple[Reason, ...]]]) -> bool:
-        """Add the turns of a block, or one turn; return whether they have to be measured again."""
-        turns = list(found)
-        together = tuple(dict.fromkeys(reason for _, reasons in turns for reason in reasons))
-        self.turns += [(arm, together) for arm, _ in turns]
-        self.again += bool(together)
-        return bool(together)
-
-    def invalid(self) -> list[Reason]:
-        """Reasons why the turns prove nothing, if the conditions were never good for long."""
-        return too_many_rejected([reasons for _, reasons in self.turns]) if self.again > MOST_AGAIN else []
-
-    def reasons(self, of: Arm) -> tuple[str, ...]:
-        """Reasons why windows of a server were measured again, one text each."""
-        return tuple("; ".join(map(str, reasons)) for arm, reasons in self.turns if arm == of and reasons)
-
-
-TURNS_ALONE: Final = BLOCKS
-"""Factor of the window length for servers that do not run at the same time, because each window needs a start."""
-
-
-@dataclass(frozen=True, slots=True)
-class _TurnAlone:
-    """Record of a server that was measured alone."""
-
-    window: Window | None
-    side: ArmResult
-    foreign_cores: float
-    problems: list[Reason]
-
-
-def round_one_at_a_time(
-    start: Callable[[Arm, ExitStack], ServerArm], terms: Terms, telemetry_source: TelemetrySource, *, number: int
-) -> Round:
-    """Measure a block of four fresh starts, one after the other, which is a round.
-
-    Args:
-        start: Starts a server, which ends with the stack.
-        terms: Terms of the comparison.
-        telemetry_source: The sampler of the GPUs.
-        number: Number of the round, for its coins.
-
-    Raises:
-        ServerFailed: A server could not be started.
-        LoadFailed: A load could not be begun.
-    """
-    coin = random.Random(f"{terms.seed} {number}")  # noqa: S311 -- a fair coin, not a secret
-    order = ABBA if coin.random() < 0.5 else BAAB
-    seed = terms.shape.seed + coin.randrange(1 << 30)
-    at = utc_now()
-    windows: list[Window] = []
-    sides: dict[Arm, list[ArmResult]] = {arm: [] for arm in ARMS}
-    problems: list[Reason] = []
-    disturbed = Disturbed()
-    foreign_cores = 0.0
-    for arm in order:
-        turn = _turn(start, arm, terms, telemetry_source, seed=seed, disturbed=disturbed)
-        while turn is None and not problems:
-            problems.extend(disturbed.invalid())
-            turn = None if problems else _turn(start, arm, terms, telemetry_source, seed=seed, disturbed=disturbed)
-        if turn is not None:
-            foreign_cores = max(foreign_cores, turn.foreign_cores)
-            sides[arm].append(turn.side)
-            windows.extend([turn.window] if turn.window is not None else [])
-            problems.extend(turn.problems)
-        if problems:
-            break
-    whole = len(windows) == len(order)
-    return Round(
-        blocks=(Block(order, tuple(windows)),) if whole else (),
-        first=order[0],
-        sides={arm: replace(_joined(known), rejected=disturbed.reasons(arm)) for arm, known in sides.items()},
-        at=at,
-        one_at_a_time=True,
-        rejected=disturbed.again,
-        foreign_cores=foreign_cores,
-        problems=tuple(problems),
-    )
-
-
-def _turn(
-    start: Callable[[Arm, ExitStack], ServerArm],
-    arm: Arm,
-    terms: Terms,
-    telemetry_source: TelemetrySource,
-    *,
-    seed: int,
-    disturbed: Disturbed,
-) -> _TurnAlone | None:
-    """Measure a window of a fresh start; None if it is to be measured again."""
-    with telemetry_source.monitor() as monitor, ExitStack() as stack:
-        server_arm = start(arm, stack)
-        monitor.up(server_arm.instance)
-        pace = server_arm.pace(terms.shape.requests_wanted, terms.tolerance)
-        # While the server runs: after its end its use would be taken for that of others.
-        cpu = read_cpu(our_processes(server_arm.members()))
-        window = server_arm.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
-        taken = cores_taken_by_others(cpu, read_cpu(our_processes(server_arm.members())))
-        server_arm.rest()
-        again = False
-        if window is not None:
-            ((window, reasons),) = monitor.judge([window], wait=True)
-            reasons += server_arm.disturbed(window)
-            if not reasons and not server_arm.problems:
-                server_arm.judge()
-                reasons = tuple(server_arm.disturbances)
-            again = disturbed.add([(arm, reasons)])
-        side = server_arm.side()
-        problems = of_arm(arm, server_arm.problems)
-    problems += monitor.problems()
-    if again and not problems:
-        return None
-    return _TurnAlone(None if again else window, side, taken, problems)
-
-
-def _joined(sides: list[ArmResult]) -> ArmResult:
-    sizes: dict[str, int] = {}
-    # The record is None if the other server's first start was in trouble.
-    last = sides[-1] if sides else ArmResult(())
-    for side in sides:
-        for size, count in side.batch_sizes.items():
-            sizes[size] = sizes.get(size, 0) + count
-    return ArmResult(
-        cold_start_seconds=tuple(seconds for side in sides for seconds in side.cold_start_seconds),
-        client=Client.pooled(side.client for side in sides),
-        batch_sizes=sizes,
-        answers=sum(side.answers for side in sides),
-        answers_checked=sum(side.answers_checked for side in sides),
-        cold_start_parts=last.cold_start_parts,
-        settings=last.settings,
-        counters=added([side.counters for side in sides if side.counters is not None]),
-    )
-
 
 MOST_REJECTED: Final = 3
 """Most blocks of a round that are thrown away because others used the host.
@@ -201,29 +51,43 @@ class BaseFailed(GpuserveError):
     """The base could not be started."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Dropped:
-    """A round that was disturbed as a whole, and is taken again."""
-
-    reasons: Mapping[Arm, tuple[str, ...]]
-    blocks: int
-
-
 @dataclass
 class _Open:
-    """An open round; its stack ends the load, not the servers."""
+    """An open round; its stack ends the load, not the servers.
+
+    Args:
+        before: Reasons of windows of a dropped round, which this one repeats.
+        turns: Servers of all turns, with the reasons to measure them again; the turns of a block share its reasons.
+        again: Number of blocks that were repeated because GPU or client were disturbed.
+        rejected: Number of blocks that were repeated because others used the host.
+        foreign_cores: Most cores that others took during a block that counts.
+    """
 
     pair: StartedPair
-    server_arms: dict[Arm, ServerArm]
+    servers: dict[Arm, LoadedServer]
     at: str
     pace: Pace
     stack: ExitStack
-    blocks: list[Block] = field(default_factory=list)
+    before: Mapping[Arm, tuple[str, ...]]
+    turns: list[tuple[Arm, tuple[Reason, ...]]] = field(default_factory=list)
+    again: int = 0
     rejected: int = 0
-    disturbed: Disturbed = field(default_factory=Disturbed)
     foreign_cores: float = 0.0
-    extended: bool = False
-    before: _Dropped = _Dropped({}, 0)
+
+    @property
+    def blocks(self) -> int:
+        """Number of measured blocks."""
+        return min(len(server.measured) for server in self.servers.values()) // TURNS
+
+    @property
+    def problems(self) -> tuple[Reason, ...]:
+        """Reasons why the round proves nothing, each with its server."""
+        return _of_both(self, lambda server: server.problems)
+
+    def reasons(self, of: Arm) -> tuple[str, ...]:
+        """Reasons why windows of a server were measured again, one text each."""
+        here = ("; ".join(map(str, reasons)) for arm, reasons in self.turns if arm == of and reasons)
+        return (*self.before.get(of, ()), *here)
 
 
 class Pairing:
@@ -256,21 +120,25 @@ class Pairing:
     ) -> None:
         self.rounds: list[Round] = list(rounds)
         self.one_at_a_time = terms.one_at_a_time
-        self._targets: Mapping[Arm, Target] = {"base": base, "candidate": candidate}
+        # The candidate's telemetry source is the session's, and covers all GPUs of both servers.
+        self._telemetry_source = candidate.telemetry_source
+        self._targets: Mapping[Arm, Target] = {
+            "base": replace(base, telemetry_source=candidate.telemetry_source),
+            "candidate": candidate,
+        }
         self._terms = terms
         self._progress = progress
-        self._telemetry_source = candidate.telemetry_source
         self._starts = SharedStarts() if starts is None else starts
         self._is_alone = starts is None
         self._open: _Open | None = None
-        self._dropped: _Dropped | None = None
+        self._dropped: Mapping[Arm, tuple[str, ...]] | None = None
         self.on_late_trouble: Callable[[], None] = lambda: None
         self.starts_together = True
 
     @property
     def blocks_of_open_round(self) -> int:
         """Blocks of the open round; 0 without one."""
-        return len(self._open.blocks) if self._open is not None else 0
+        return self._open.blocks if self._open is not None else 0
 
     @property
     def start_in_blocks(self) -> float:
@@ -282,8 +150,8 @@ class Pairing:
         assert opened is not None
         start_seconds = opened.pair.start_seconds / len(opened.pair.loads)
         warmup_seconds = len(ARMS) * self._terms.shape.warmup_seconds
-        measured_seconds = sum(window.seconds for block in opened.blocks for window in block.windows)
-        return (start_seconds + warmup_seconds) * len(opened.blocks) / measured_seconds
+        measured_seconds = sum(window.seconds for server in opened.servers.values() for window in server.windows)
+        return (start_seconds + warmup_seconds) * opened.blocks / measured_seconds
 
     def measure(self, blocks: int) -> None:
         """Measure until the open round, or a new one, has so many blocks.
@@ -348,16 +216,35 @@ class Pairing:
             self.rounds[-1] = replace(last, problems=(*last.problems, *problems))
             self.on_late_trouble()
 
+    # -- one at a time
+
     def _take_one_at_a_time(self, problems: Iterable[Reason] = ()) -> None:
+        """Measure a block of four fresh starts, one after the other, which is a round. Each is one window."""
         self._starts.end()
-        measured = round_one_at_a_time(self._started, self._terms, self._telemetry_source, number=len(self.rounds))
-        self.rounds.append(replace(measured, problems=(*problems, *measured.problems)))
+        coin = self._coin(len(self.rounds))
+        order = ABBA if coin.random() < 0.5 else BAAB
+        shape = self._terms.shape
+        # Both starts of a server hold the requests of a quantile together.
+        wanted = tuple(-(-requests // TURNS) for requests in shape.requests_wanted)
+        shape = replace(shape, seed=shape.seed + coin.randrange(1 << 30), requests_wanted=wanted)
+        at = utc_now()
+        taken = take_starts(order, self._targets, self._start, shape, self._progress)
+        if taken.interrupted:
+            raise KeyboardInterrupt
+        found = (*problems, *taken.problems)
+        starts = {
+            # A block that was broken off is no evidence.
+            arm: tuple(replace(start, windows=() if found else (Window.total(start.windows),)) for start in known)
+            for arm, known in taken.starts.items()
+        }
+        self.rounds.append(Round(starts, at, one_at_a_time=True, problems=found))
 
     # -- two at a time
 
     def _opened(self) -> tuple[_Open | None, list[Reason]]:
         """Begin a round, or None if the two servers do not fit into memory; also return leftover problems."""
-        pair = self._starts.find(self._terms.seed, self._targets, starts_together=self.starts_together)
+        terms = self._terms
+        pair = self._starts.find(terms.seed, self._targets, starts_together=self.starts_together)
         if pair is None:
             pair = self._starts.begin(self._targets, self._start_both)
         if not pair.instances:
@@ -367,22 +254,21 @@ class Pairing:
             return None, left
         at, pair.in_use = utc_now(), True
         with ExitStack() as stack:
-            server_arms = {
-                arm: ServerArm.of(arm, instance, self._targets[arm], self._terms.shape, self._progress)
+            servers = {
+                arm: LoadedServer(instance, self._targets[arm], terms.shape, self._progress)
                 for arm, instance in pair.instances.items()
             }
-            for server_arm in server_arms.values():
-                server_arm.warm_up(stack)
-            terms = self._terms
-            paces = (arm.pace(terms.shape.requests_wanted, terms.tolerance) for arm in server_arms.values())
-            pace = _slower(*paces)
+            for server in servers.values():
+                server.warm_up(stack)
+            paces = [pace_of(server.warmup, terms.shape, terms.tolerance) for server in servers.values()]
+            # One pace for both: windows of different lengths would be different measurements.
+            pace = Pace(max(pace.settle for pace in paces), max(pace.window for pace in paces))
             if not pair.is_measured:
                 pair.monitor.up(*pair.instances.values())
                 pair.is_measured = True
-            self._open = opened = _Open(pair, server_arms, at, pace, stack.pop_all())
-        opened.before = self._dropped or opened.before
+            self._open = opened = _Open(pair, servers, at, pace, stack.pop_all(), self._dropped or {})
         self.rounds.append(self._record(opened))
-        pair.loads[self._terms.seed] = self._hear_late
+        pair.loads[terms.seed] = self._hear_late
         return opened, []
 
     def _start_both(self, stack: ExitStack) -> StartedPair:
@@ -393,15 +279,14 @@ class Pairing:
         """
         # The GPU is checked once more, only after both have ended.
         monitor = stack.enter_context(self._telemetry_source.monitor())
-        coin = random.Random(f"{self._terms.seed} {len(self.rounds)}")  # noqa: S311 -- a fair coin, not a secret
-        first, second = order = ARMS if coin.random() < 0.5 else ARMS[::-1]
+        first, second = order = ARMS if self._coin(len(self.rounds)).random() < 0.5 else ARMS[::-1]
         began = time.monotonic()
         up: dict[Arm, Instance] = {}
         failed: dict[Arm, GpuserveError] = {}
 
         def start(arm: Arm, beside: Callable[[], None] | None = None) -> None:
             try:
-                up[arm] = self._start(arm, stack, beside)
+                up[arm] = stack.enter_context(self._start(arm, beside))
             except GpuserveError as problem:
                 failed[arm] = problem
 
@@ -418,39 +303,56 @@ class Pairing:
         if tried == len(order) and all(map(_lacks_memory, failed.values())):
             self.one_at_a_time = True
             return StartedPair({}, monitor, self.starts_together)
-            # The first failure, because the other may be its consequence.
+        # The first failure, because the other may be its consequence.
         raise next((problem for problem in failed.values() if not _lacks_memory(problem)), next(iter(failed.values())))
 
-    def _start(self, arm: Arm, stack: ExitStack, beside: Callable[[], None] | None = None) -> Instance:
-        """Start a server, which ends with the stack."""
-        with _as_base_failure(arm):
-            return stack.enter_context(self._targets[arm].started(beside))
+    @contextmanager
+    def _start(self, arm: Arm, beside: Callable[[], None] | None = None) -> Iterator[Instance]:
+        """Start a server, which ends with the block.
 
-    def _started(self, arm: Arm, stack: ExitStack) -> ServerArm:
-        instance = self._start(arm, stack)
-        server_arm = ServerArm.of(arm, instance, self._targets[arm], self._terms.shape, self._progress)
-        server_arm.warm_up(stack)
-        return server_arm
+        Raises:
+            BaseFailed: It is the base, and could not be started.
+            ServerFailed: It is the candidate, and could not be started.
+        """
+        with ExitStack() as stack:
+            try:
+                instance = stack.enter_context(self._targets[arm].started(beside))
+            except ServerFailed as problem:
+                if arm == "candidate":
+                    raise
+                raise BaseFailed(
+                    f"the base of the comparison could not be started: {problem.summary}",
+                    found=problem.found,
+                    looked=problem.looked,
+                    remedies=problem.remedies,
+                    log_tail=problem.log_tail,
+                ) from problem
+            yield instance
+
+    def _coin(self, *numbers: int) -> random.Random:
+        """A fair coin, which shows the same again for the same comparison and numbers."""
+        return random.Random(" ".join(map(str, (self._terms.seed, *numbers))))  # noqa: S311 -- not a secret
 
     def _fill(self, opened: _Open, blocks: int) -> bool:
         """Measure until the round has so many blocks; return whether it has, and was not dropped."""
         drift = self._take_blocks(opened, blocks)
-        for server_arm in opened.server_arms.values():
-            server_arm.rest()
-            server_arm.discard(window for block in opened.blocks[:-BLOCKS] for window in block.windows)
+        surplus = TURNS * max(0, opened.blocks - BLOCKS)
+        for server in opened.servers.values():
+            server.rest()
+            del server.measured[:surplus]
+        if not opened.problems:
             # Also before the round goes on: its present blocks may reach a verdict.
-        if not self._problems(opened):
-            for server_arm in opened.server_arms.values():
-                server_arm.judge()
-        why = [*drift, *_of_both(opened, lambda server_arm: server_arm.disturbances)]
-        if why and self._dropped is None and not self._problems(opened):
-            return self._drop(opened, why)
-        opened.server_arms["candidate"].problems.extend(drift)
-        for server_arm in opened.server_arms.values():
-            server_arm.problems.extend(server_arm.disturbances)
-        problems = self._problems(opened)
+            for server in opened.servers.values():
+                server.judge()
+        why = [*drift, *_of_both(opened, lambda server: server.disturbances)]
+        if why and self._dropped is None and not opened.problems:
+            return self._drop(opened, why, surplus)
+        opened.servers["candidate"].problems.extend(drift)
+        for server in opened.servers.values():
+            server.problems.extend(server.disturbances)
+        problems = opened.problems
         self.rounds[-1] = self._record(opened)
-        if problems or len(opened.blocks) >= BLOCKS:
+        if problems or opened.blocks >= BLOCKS:
             self._dropped = None
             if problems:
                 # Another load would meet this problem too.
@@ -463,21 +365,19 @@ class Pairing:
         """Take blocks, twice as many while servers drift; return whether they still drift."""
         wanted = blocks
         while True:
-            while len(opened.blocks) < wanted and not self._problems(opened):
+            while opened.blocks < wanted and not opened.problems:
                 self._block(opened)
-            steady = len(opened.blocks) < BLOCKS or not self._drifts(opened.blocks[-BLOCKS:])
-            if steady or self._problems(opened):
+            if opened.problems or opened.blocks < BLOCKS or not self._drifts(opened):
                 return []
-            if opened.extended:
+            if wanted > BLOCKS:
                 text = (
                     "no steady state: the difference between the servers was still changing after"
-                    f" {len(opened.blocks)} blocks; give them longer with load(..., warmup_seconds=...)"
+                    f" {opened.blocks} blocks; give them longer with load(..., warmup_seconds=...)"
                 )
                 return [Reason(ReasonKind.NO_STEADY_STATE, text)]
-            opened.extended = True
             wanted = 2 * BLOCKS
 
-    def _drop(self, opened: _Open, why: Iterable[Reason]) -> bool:
+    def _drop(self, opened: _Open, why: Iterable[Reason], surplus: int) -> bool:
         """Drop a round, to be taken again; return whether it stays because it has other problems too."""
         self.rounds[-1] = self._record(opened)
         self._end_servers()
@@ -485,122 +385,84 @@ class Pairing:
             return True
         self.rounds.pop()
         text = "; ".join(map(str, why))
-        self._dropped = _Dropped(
-            {
-                arm: opened.disturbed.reasons(arm) + tuple(text for block in opened.blocks for _ in block.of(arm))
-                for arm in ARMS
-            },
-            opened.rejected + len(opened.blocks),
-        )
+        self._dropped = {
+            arm: opened.reasons(arm) + (text,) * (surplus + len(server.measured))
+            for arm, server in opened.servers.items()
+        }
         return False
 
     def _block(self, opened: _Open) -> None:
-        number = len(opened.blocks) + opened.rejected
-        name = f"{self._terms.seed} {len(self.rounds)} {number}"
-        coin = random.Random(name)  # noqa: S311 -- a fair coin, not a secret
+        """Measure a block, which counts unless it was disturbed, or broken off by trouble."""
+        servers, shape, blocks = opened.servers, self._terms.shape, opened.blocks
+        coin = self._coin(len(self.rounds), blocks + opened.rejected + opened.again)
         order = ABBA if coin.random() < 0.5 else BAAB
         # Random arrivals differ between windows of a server, and are the same for both servers.
-        seeds = [self._terms.shape.seed + coin.randrange(1 << 30) for _ in range(len(order) // 2)]
-        cpu = read_cpu(our_processes(_members(opened.server_arms.values())))
-        windows: list[Window] = []
-        for arm in order:
-            server_arm = opened.server_arms[arm]
-            opened.server_arms[_other(arm)].rest()
-            if server_arm.varies:
-                # A continued load would have other requests than the one that the other server begins with.
-                server_arm.rest()
-            if self._problems(opened):
-                return
-            window = server_arm.turn(opened.pace, seed=seeds[order[: len(windows)].count(arm)])
-            if window is None:
-                return
-            windows.append(window)
-        taken = cores_taken_by_others(cpu, read_cpu(our_processes(_members(opened.server_arms.values()))))
-        if taken > self._terms.shape.foreign_cores and opened.rejected - opened.disturbed.again < MOST_REJECTED:
-            opened.rejected += 1
-            for server_arm in opened.server_arms.values():
-                server_arm.discard(windows)
-            return
-        # The wait for the next sample does not hold the load up: its ticks come meanwhile and are counted.
-        judged = opened.pair.monitor.judge(windows, wait=True)
-        opened.server_arms["candidate"].problems.extend(opened.pair.monitor.problems())
-        if opened.disturbed.add(
-            (arm, reasons + opened.server_arms[arm].disturbed(window))
-            for arm, (window, reasons) in zip(order, judged, strict=True)
-        ):
-            opened.rejected += 1
-            opened.server_arms["candidate"].problems.extend(opened.disturbed.invalid())
-            for server_arm in opened.server_arms.values():
-                server_arm.discard(windows)
-            return
-        opened.foreign_cores = max(opened.foreign_cores, taken)
-        opened.blocks.append(Block(order, tuple(window for window, _ in judged)))
+        seeds = [shape.seed + coin.randrange(1 << 30) for _ in range(TURNS)]
+        window_ticks = None if shape.finite else opened.pace.window
+        turns: list[tuple[Arm, Measured]] = []
+        with host_watched(servers.values()) as use:
+            for number, arm in enumerate(order):
+                servers[_other(arm)].rest()
+                if servers[arm].varies:
+                    # A continued load would have other requests than the one that the other server begins with.
+                    servers[arm].rest()
+                seed = seeds[order[:number].count(arm)]
+                measured = None if opened.problems else servers[arm].turn(opened.pace.settle, window_ticks, seed=seed)
+                if measured is None:
+                    break
+                turns.append((arm, measured))
+        if len(turns) == len(order) and self._counts(opened, turns, use):
+            opened.foreign_cores = max(opened.foreign_cores, use.foreign_cores)
+        else:
+            for server in servers.values():
+                del server.measured[TURNS * blocks :]
 
-    def _drifts(self, blocks: list[Block]) -> bool:
+    def _counts(self, opened: _Open, turns: Sequence[tuple[Arm, Measured]], use: HostUse) -> bool:
+        """Whether a block was not disturbed, or has been measured again too often."""
+        if use.foreign_cores > self._terms.shape.foreign_cores and opened.rejected < MOST_REJECTED:
+            opened.rejected += 1
+            return False
+        # The wait for the next sample does not hold the load up: its ticks come meanwhile and are counted.
+        judged = opened.pair.monitor.judge([measured.window for _, measured in turns], wait=True)
+        found: dict[Reason, None] = {}
+        windows: dict[Arm, list[Measured]] = {arm: [] for arm in ARMS}
+        for (arm, measured), (window, reasons) in zip(turns, judged, strict=True):
+            windows[arm].append(measured._replace(window=window))
+            found |= dict.fromkeys((*reasons, *opened.servers[arm].disturbed(measured.ticks)))
+        for arm, those in windows.items():
+            opened.servers[arm].measured[-TURNS:] = those
+        opened.turns += [(arm, tuple(found)) for arm, _ in turns]
+        problems = opened.servers["candidate"].problems
+        problems.extend(opened.pair.monitor.problems())
+        opened.again += bool(found)
+        if opened.again > MOST_AGAIN:
+            problems.extend(too_many_rejected([reasons for _, reasons in opened.turns]))
+        return not found
+
+    def _drifts(self, opened: _Open) -> bool:
         """Whether one server changes relative to the other; a common drift is the machine's, and cancels."""
-        measured = Round(tuple(blocks), "base", {}, "")
+        starts = {
+            arm: (Start(tuple(server.windows[-TURNS * BLOCKS :]), None),) for arm, server in opened.servers.items()
+        }
+        metric = METRICS["throughput"]
         try:
-            point = round_point(METRICS["throughput"], measured, METRICS["throughput"].default_tolerance)
+            return drifts(round_point(metric, Round(starts, ""), metric.default_tolerance).differences)
         except NotMeasured:
             return False
-        return drifts(point.differences)
-
-    @staticmethod
-    def _problems(opened: _Open) -> tuple[Reason, ...]:
-        return _of_both(opened, lambda server_arm: server_arm.problems)
 
     def _record(self, opened: _Open) -> Round:
-        return Round(
-            blocks=tuple(opened.blocks[-BLOCKS:]),
-            first=next(iter(opened.pair.instances)),
-            sides={
-                arm: replace(
-                    server_arm.side(),
-                    rejected=opened.before.reasons.get(arm, ()) + opened.disturbed.reasons(arm),
-                )
-                for arm, server_arm in opened.server_arms.items()
-            },
-            at=opened.at,
-            together=opened.pair.starts_together,
-            rejected=opened.before.blocks + opened.rejected + max(0, len(opened.blocks) - BLOCKS),
-            foreign_cores=opened.foreign_cores,
-            problems=self._problems(opened),
-        )
+        use = HostUse(opened.foreign_cores)
+        starts = {arm: (server.record(use, rejected=opened.reasons(arm)),) for arm, server in opened.servers.items()}
+        return Round(starts, opened.at, together=opened.pair.starts_together, problems=opened.problems)
 
 
-@contextmanager
-def _as_base_failure(arm: Arm) -> Iterator[None]:
-    """Tell which of the servers could not be started."""
-    try:
-        yield
-    except ServerFailed as problem:
-        if arm == "candidate":
-            raise
-        raise BaseFailed(
-            f"the base of the comparison could not be started: {problem.summary}",
-            found=problem.found,
-            looked=problem.looked,
-            remedies=problem.remedies,
-            log_tail=problem.log_tail,
-        ) from problem
-
-
-def _of_both(opened: _Open, what: Callable[[ServerArm], Iterable[Reason]]) -> tuple[Reason, ...]:
+def _of_both(opened: _Open, what: Callable[[LoadedServer], Iterable[Reason]]) -> tuple[Reason, ...]:
     """Combine texts about both servers, each with its server."""
-    return tuple(reason for arm, server_arm in opened.server_arms.items() for reason in of_arm(arm, what(server_arm)))
+    return tuple(reason for arm, server in opened.servers.items() for reason in of_arm(arm, what(server)))
 
 
 def _other(arm: Arm) -> Arm:
     return "base" if arm == "candidate" else "candidate"
-
-
-def _members(server_arms: Iterable[ServerArm]) -> list[int]:
-    return [pid for server_arm in server_arms for pid in server_arm.members()]
-
-
-def _slower(*paces: Pace) -> Pace:
-    """One pace for both: windows of different lengths would be different measurements."""
-    return Pace(settle=max(pace.settle for pace in paces), window=max(pace.window for pace in paces))
 
 
 def _lacks_memory(problem: GpuserveError) -> bool:

@@ -1,36 +1,36 @@
-"""Takes a session: fresh starts of a server, each warmed up and then loaded window by window."""
+"""Takes starts that are measured alone, each warmed up and then loaded window by window; a session are several."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.experiment.loaded import LoadedStart
-from pytest_gpuserve.load.answers import AnswerCheck, answer_reasons
-from pytest_gpuserve.measure.window import Session
+from pytest_gpuserve.experiment.loaded import HostUse, LoadedServer, host_watched
+from pytest_gpuserve.experiment.shape import LEAST_WINDOWS, TICKS_A_WINDOW, WINDOW_SECONDS, windows_wanted
+from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, too_many_rejected
+from pytest_gpuserve.measure.rounds import of_arm
+from pytest_gpuserve.measure.steady import truncate
+from pytest_gpuserve.measure.window import Session, Window
 from pytest_gpuserve.measure.work import unsteady_cache
-from pytest_gpuserve.units import utc_now
+from pytest_gpuserve.units import format_seconds, utc_now
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.loaded import Progress
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
+    from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Start
+    from pytest_gpuserve.servers.instance import Instance
 
 
 def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], None], progress: Progress) -> None:
-    """Start the server ``shape.starts`` times and load each.
-
-    A start that was disturbed as a whole is measured again, at most as often as there are starts. It is disturbed if
-    others took too many of the host's cores, the client was late or saturated, or no steady state was found. A
-    disturbance of the last try becomes a problem.
-
-    Trouble under load ends the session early and appears in its ``problems``. The session keeps what was measured until
-    then, but proves nothing.
+    """Start the server ``shape.starts`` times and load each; see `take_starts`.
 
     Args:
         target: The request and its deployment.
@@ -44,52 +44,208 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
         KeyboardInterrupt: After ``keep``.
     """
     at = utc_now()
-    check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
-    starts: list[Start] = []
-    batch_sizes: Counter[str] = Counter()
-    problems: list[Reason] = []
-    interrupted = False
+    order: Sequence[Arm] = ["candidate"] * shape.starts
+    taken = take_starts(order, {"candidate": target}, lambda _: target.started(), shape, progress)
+    starts, problems = taken.starts["candidate"], taken.problems
+    drift = unsteady_cache(start.windows for start in starts)
+    if drift is not None and not problems:
+        problems.append(drift)
+    keep(Session(tuple(starts), at, tuple(problems)))
+    if taken.interrupted:
+        raise KeyboardInterrupt
+
+
+@dataclass
+class Taken:
+    """Starts of one or two servers that were measured alone.
+
+    Args:
+        starts: Starts with windows, of each server in their order.
+        problems: Reasons why they prove nothing; empty if all are valid.
+        interrupted: Whether Ctrl-C cut them short.
+    """
+
+    starts: dict[Arm, list[Start]]
+    problems: list[Reason] = field(default_factory=list)
+    interrupted: bool = False
+
+
+def take_starts(
+    order: Sequence[Arm],
+    targets: Mapping[Arm, Target],
+    started: Callable[[Arm], AbstractContextManager[Instance]],
+    shape: LoadShape,
+    progress: Progress,
+) -> Taken:
+    """Measure fresh starts, one after the other.
+
+    A start that was disturbed as a whole is measured again, at most as often as there are starts. It is disturbed if
+    others took too many of the host's cores, the client was late or saturated, or no steady state was found. A
+    disturbance of the last try becomes a problem.
+
+    Trouble under load ends it early. What was measured until then is kept, but proves nothing.
+
+    Args:
+        order: Server of each start.
+        targets: The requests of each server.
+        started: Starts a server.
+        shape: The load of each start.
+        progress: Shown the progress of the loads.
+
+    Raises:
+        GpuserveError: ``started`` failed.
+        LoadFailed: A load engine failed.
+    """
+    taken = Taken({arm: [] for arm in targets})
+    problems, spare = taken.problems, len(order)
     disturbed: tuple[str, ...] = ()
-    spare = shape.starts
+    waiting = list(order)
     try:
-        while len(starts) < shape.starts and not problems:
-            with target.telemetry_source.monitor(baseline_clock_mhz=shape.baseline_clock_mhz) as monitor:
-                with target.started() as instance:
-                    loaded = LoadedStart(instance, target, shape, check, progress, monitor)
-                    start = loaded.measure()
+        while waiting and not problems:
+            arm = waiting[0]
+            source = targets[arm].telemetry_source
+            with source.monitor(baseline_clock_mhz=shape.baseline_clock_mhz) as monitor:
+                with started(arm) as instance:
+                    server = LoadedServer(instance, targets[arm], shape, progress)
+                    start = measure_start(server, monitor)
                 # Kept now, because the end of the server may yet be interrupted.
-                problems.extend(loaded.problems)
-                why = list(map(str, loaded.disturbances))
+                problems.extend(of_arm(arm, server.problems))
+                why = list(map(str, server.disturbances))
                 if start.foreign_cores > shape.foreign_cores:
                     why.append(f"others took {start.foreign_cores:.2f} of the host's cores")
                 if why and spare and not problems:
                     spare -= 1
                     disturbed += start.rejected + ("; ".join(why),) * (start.discarded + len(start.windows))
                 else:
-                    problems.extend(loaded.disturbances)
+                    problems.extend(of_arm(arm, server.disturbances))
                     if start.windows:
-                        starts.append(replace(start, rejected=disturbed + start.rejected))
+                        taken.starts[arm].append(replace(start, rejected=disturbed + start.rejected))
                         disturbed = ()
-                        if start.counters is not None:
-                            batch_sizes.update(start.counters.batch_sizes)
-                interrupted = loaded.interrupted
+                    del waiting[0]
+                taken.interrupted = any(problem.kind is ReasonKind.INTERRUPTED for problem in server.problems)
             problems.extend(monitor.problems())
     except KeyboardInterrupt:
-        interrupted = True
-        text = f"interrupted by Ctrl-C after {len(starts)} starts: not decided"
+        taken.interrupted = True
+        text = f"interrupted by Ctrl-C after {len(order) - len(waiting)} starts: not decided"
         problems.append(Reason(ReasonKind.INTERRUPTED, text))
-    drift = unsteady_cache(start.windows for start in starts)
-    if not problems:
-        problems.extend([*answer_reasons(check, []), *([drift] if drift else [])])
-    keep(
-        Session(
-            starts=tuple(starts),
-            at=at,
-            problems=tuple(problems),
-            batch_sizes=dict(batch_sizes),
-            answers=check.answers,
-            answers_checked=check.checked,
-        )
+    return taken
+
+
+def measure_start(server: LoadedServer, monitor: TelemetryMonitor) -> Start:
+    """Warm a server up, measure, lengthen if needed, measure disturbed windows again, cut off what is not steady.
+
+    Trouble under load ends the start early and appears in the server's ``problems``. So does Ctrl-C: the caller raises
+    it again once the measurement is safe.
+
+    Raises:
+        LoadFailed: The load could not be begun.
+    """
+    use, discarded = HostUse(), 0
+    disturbed: list[tuple[Reason, ...]] = []
+    try:
+        monitor.up(server.instance)
+        with ExitStack() as stack:
+            server.warm_up(stack, goes_on=True)
+            with host_watched([server]) as use:
+                _take_windows(server, monitor, disturbed)
+        _judge_rejected(server, disturbed)
+        if not server.problems:
+            discarded = _cut(server)
+            server.judge()
+    except KeyboardInterrupt:
+        text = f"interrupted by Ctrl-C after {len(server.measured)} windows: not decided"
+        server.problems.append(Reason(ReasonKind.INTERRUPTED, text))
+    rejected = tuple("; ".join(map(str, reasons)) for reasons in disturbed if reasons)
+    return server.record(use, rejected=rejected, discarded=discarded)
+
+
+def _take_windows(server: LoadedServer, monitor: TelemetryMonitor, disturbed: list[tuple[Reason, ...]]) -> None:
+    """Measure windows until they are enough; those with a disturbed GPU or a disturbed client are dropped.
+
+    Args:
+        server: The server.
+        monitor: Watches its GPU.
+        disturbed: Gets the reasons to measure each window again; none for a good one.
+    """
+    shape, goal = server.shape, server.shape.windows
+    while not server.problems and not server.ended:
+        goal = _goal(server, goal)
+        if len(server.measured) >= goal:
+            return
+        measured = server.turn(0, TICKS_A_WINDOW, seed=shape.seed)
+        if measured is None:
+            continue
+        # The wait for the next sample does not hold the load up: its ticks come meanwhile and are counted.
+        ((window, reasons),) = monitor.judge([measured.window], wait=True)
+        server.problems.extend(monitor.problems())
+        # If a load is measured as a whole, its windows cannot be repeated, and the client is judged at the end.
+        reasons += () if shape.finite else server.disturbed(measured.ticks)
+        disturbed.append(reasons)
+        server.measured[-1:] = [] if reasons else [measured._replace(window=window)]
+        rejected = sum(map(bool, disturbed))
+        wanted = rejected + max(goal, len(server.measured))
+        if reasons and not server.problems and rejected > MOST_REJECTED_SHARE * wanted:
+            # Too many windows were lost, even if all others were good.
+            server.problems.extend(too_many_rejected(disturbed))
+
+
+def _goal(server: LoadedServer, goal: int) -> int:
+    """Number of windows that the start should reach; the present number if these are enough."""
+    shape, windows = server.shape, server.windows
+    count = len(windows)
+    if not shape.finite and count >= LEAST_WINDOWS:
+        if _is_ended_by_user(windows, shape):
+            return count
+        if count >= shape.most_windows:
+            server.problems.extend(_not_reached(windows, shape))
+            return count
+        if shape.ends_by_time and count >= goal:
+            return windows_wanted(windows, shape)
+    return max(goal, count + 1)
+
+
+def _is_ended_by_user(windows: Sequence[Window], shape: LoadShape) -> bool:
+    if shape.requests is not None:
+        return sum(window.requests for window in windows) >= shape.requests
+    return shape.until is not None and bool(shape.until(tuple(windows)))
+
+
+def _not_reached(windows: Sequence[Window], shape: LoadShape) -> list[Reason]:
+    """Reason why the longest start was too short for its own end; empty if it ends by its time."""
+    if shape.ends_by_time:
+        return []
+    total = Window.total(windows)
+    text = (
+        f"not decided: until=... did not end it within {len(windows)} windows"
+        if shape.requests is None
+        else f"not reached: {total.requests} of {shape.requests} requests within {format_seconds(total.seconds)}"
     )
-    if interrupted:
-        raise KeyboardInterrupt
+    return [Reason(ReasonKind.TOO_SHORT, f"{text}; allow more with load(..., seconds=...)")]
+
+
+def _judge_rejected(server: LoadedServer, disturbed: Sequence[tuple[Reason, ...]]) -> None:
+    if server.problems:
+        return
+    server.problems.extend(too_many_rejected(disturbed))
+    rejected = [reasons for reasons in disturbed if reasons]
+    if server.shape.finite and rejected and not server.problems:
+        text = (
+            f"{'; '.join(map(str, rejected[0]))}; disturbed were {len(rejected)} of {len(disturbed)} windows of a"
+            " load that is measured as a whole, so that none of them can be measured again"
+        )
+        server.problems.append(rejected[0][0].with_text(text))
+
+
+def _cut(server: LoadedServer) -> int:
+    """Cut windows off the front until the rest is steady; return their number."""
+    if server.shape.finite:
+        return 0
+    cut = truncate([window.throughput for window in server.windows])
+    if not cut.steady:
+        text = (
+            f"no steady state: after {len(server.measured)} windows of {WINDOW_SECONDS:.1f} s the"
+            " throughput still changed; give it longer with load(..., warmup_seconds=...)"
+        )
+        server.disturbances.append(Reason(ReasonKind.NO_STEADY_STATE, text))
+    del server.measured[: cut.discard]
+    return cut.discard

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.driver import check_users
-from pytest_gpuserve.load.schedule import Closed, Schedule, Steps, Trace, is_finite
+from pytest_gpuserve.load.schedule import Closed, Schedule, Steps, Trace, is_finite, is_open
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.validity import LATE_SHARE, LATENCIES_LONG
 from pytest_gpuserve.measure.objectives import Objectives
@@ -194,7 +194,7 @@ class LoadShape:
                 f"only a stream has a TTFT or a TPOT, and these answers are not streams ({self.goodput})",
                 remedies=["server.post(..., stream=True)", "Objectives(latency=...) alone"],
             )
-        if has_turns and self.users is None and not self.steps:
+        if has_turns and is_open(self.schedule):
             raise UsageProblem(
                 "a turn of a conversation follows an answer, and this load does not wait for answers",
                 found=f"{self.workload()['load']}, of requests with turns",
@@ -214,14 +214,9 @@ class LoadShape:
         return is_finite(self.schedule)
 
     @property
-    def users(self) -> int | None:
-        """Constant number of users; None for other loads."""
-        return self.schedule.users if isinstance(self.schedule, Closed) else None
-
-    @property
-    def steps(self) -> tuple[tuple[int, float], ...]:
-        """Steps of a stepped load: the number of users and the seconds of each."""
-        return self.schedule.steps if isinstance(self.schedule, Steps) else ()
+    def ends_by_time(self) -> bool:
+        """Whether time ends a start, and neither a number of requests nor the user's function."""
+        return self.requests is None and self.until is None
 
     @property
     def warmup(self) -> Schedule:
@@ -238,7 +233,7 @@ class LoadShape:
     @property
     def most_windows(self) -> int:
         """Largest number of windows of a start, after which it is given up."""
-        return self.windows * (LENGTHEN_AT_MOST if self.requests is None and self.until is None else PATIENCE)
+        return self.windows * (LENGTHEN_AT_MOST if self.ends_by_time else PATIENCE)
 
 
 def schedule_of(concurrency: int | None, schedule: Schedule | None) -> Schedule:

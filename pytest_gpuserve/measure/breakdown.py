@@ -3,16 +3,16 @@
 The seven components of `Breakdown` are those of perf_analyzer's tables (documentation of Triton's perf_analyzer,
 "Metrics"): "Client Send", "Network+Server Send/Recv", "Server Queue", "Server Compute Input", "Infer", "Output",
 "Client Recv". The server's components are means over its requests. Triton charges each request the whole time of its
-batch. `Profile` exists for any server: what it counts, and the rest.
+batch. A profile exists for any server: what it counts, and the rest.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
-from enum import Enum
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER, Window
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.summary import Summary
-    from pytest_gpuserve.measure.window import Client
-
 
 EXCESS_SHARE: Final = 0.10
 """Share of the latency by which server and client may count more than it. Only one of them counts requests that were in
@@ -62,45 +59,40 @@ class Breakdown:
         return math.fsum(getattr(self, field.name) for field in fields(self))
 
 
-def breakdown_of(summary: Summary, counters: Counters | None, client: Client) -> Breakdown:
-    """Break a mean latency down by the counts of server and client.
+def breakdown_of(total: Window) -> Breakdown:
+    """Break the mean latency of a load's total down by the counts of server and client.
 
     Raises:
         NotMeasured: The server does not count these parts by request, the client does not time its sends, or the counts
             exceed the latency. Latencies of an open loop contain a wait in the client, so they cannot be broken down.
     """
-    if client.service.total:
+    if total.service.total:
         raise NotMeasured(
             "the latency of an open loop cannot be broken down: it contains the wait of requests in the client",
             remedies=["load(..., concurrency=...)"],
         )
-    stages = {} if counters is None else _requested(counters).stages
-    names = (QUEUE, f"{PER_REQUEST}input", f"{PER_REQUEST}infer", f"{PER_REQUEST}output")
-    missing = [name for name in names if name not in stages or not stages[name].count]
+    stages = {} if total.counters is None else _requested(total.counters).stages
+    names = {"queue": QUEUE, **{f"compute_{part}": f"{PER_REQUEST}{part}" for part in ("input", "infer", "output")}}
+    missing = [name for name in names.values() if name not in stages or not stages[name].count]
     if missing:
         raise NotMeasured(
             f"the latency cannot be broken down: the server does not count {', '.join(missing)} by request",
             remedies=["Triton and pytriton do"],
         )
-    if client.sending_seconds is None or client.receiving_seconds is None:
+    if total.sending_seconds is None or total.receiving_seconds is None:
         raise NotMeasured("the latency cannot be broken down: over this protocol the client does not time its sends")
-    queue, compute_input, compute_infer, compute_output = (stages[name].mean for name in names)
-    send, receive = client.sending_seconds / summary.requests, client.receiving_seconds / summary.requests
-    known = (send, queue, compute_input, compute_infer, compute_output, receive)
-    if math.fsum(known) > summary.mean * (1 + EXCESS_SHARE):
+    known = {
+        "client_send": total.sending_seconds / total.requests,
+        **{part: stages[name].mean for part, name in names.items()},
+        "client_receive": total.receiving_seconds / total.requests,
+    }
+    counted = math.fsum(known.values())
+    if counted > total.mean * (1 + EXCESS_SHARE):
         raise NotMeasured(
-            f"the latency cannot be broken down: a request took {format_seconds(summary.mean)}, but server and client"
-            f" count {format_seconds(math.fsum(known))} of it, so they did not count the same requests"
+            f"the latency cannot be broken down: a request took {format_seconds(total.mean)}, but server and client"
+            f" count {format_seconds(counted)} of it, so they did not count the same requests"
         )
-    return Breakdown(
-        client_send=send,
-        network=summary.mean - math.fsum(known),
-        queue=queue,
-        compute_input=compute_input,
-        compute_infer=compute_infer,
-        compute_output=compute_output,
-        client_receive=receive,
-    )
+    return Breakdown(network=total.mean - counted, **known)
 
 
 def _requested(counters: Counters) -> Counters:
@@ -110,75 +102,56 @@ def _requested(counters: Counters) -> Counters:
     return next(iter(alike), counters) if time is not None else counters
 
 
-class QueueFrom(str, Enum):
-    """Origin of the time in the queue."""
+MEAN: Final = "mean latency"
+P99: Final = "latency.p99"
+CLIENT: Final = "client lag p99"
+CLIENT_CORES: Final = "client"
+"""Cores that the load engine used, on average."""
 
-    COUNTER = "counter"
-    """The server counts it."""
+OUTSIDE: Final = "network and client"
+"""Time of an average request there; unknown if it is in the queue."""
 
-    SERVER = "server"
-    """The server's own time minus the computation; contains the wait for a batch to fill."""
+QUEUE_COUNTED: Final = "queue"
+"""Wait of an average request in the server for its computation."""
 
-    LATENCY = "latency"
-    """The latency minus the computation; contains network and client."""
+QUEUE_OF_SERVER: Final = "the server's time less compute"
+"""A queue that is not counted, with the wait for a batch to fill."""
 
+QUEUE_OF_LATENCY: Final = "the latency less compute"
+"""The same if the server's time is not counted either, with network and client."""
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Parts of a server's mean latency. A part that is not counted is None.
+FORMATION_ITEMS: Final = "batch formation"
+"""Items of an average batch."""
 
-    If they are known, ``queue_seconds``, ``compute_seconds``, ``other_compute`` and ``outside_seconds`` add up to
-    ``mean_seconds``, except for values that are rounded up to zero. A batch counts once in ``compute_seconds``, for any
-    number of requests. If large batches take longer than small ones, part of a request's wait is in the queue.
+FILLING: Final = "time to fill a batch"
+"""Partly contained in the queue."""
 
-    Args:
-        mean_seconds: Mean latency.
-        p99_seconds: 99th percentile of the latency.
-        client_cores: Cores that the load engine used, on average.
-        client_lag_seconds: 99th percentile of the delay of sends.
-        items_per_batch: Items of an average batch.
-        formation_seconds: Time in which an average batch filled; partly contained in the queue.
-        compute_seconds: Computation of an average batch, in the batching stage.
-        other_compute: Computation of an average batch in the pipeline's other stages, by stage.
-        queue_seconds: Wait of an average request in the server for its computation; see ``queue_from``.
-        queue_from: Origin of ``queue_seconds``.
-        outside_seconds: Time of an average request in the network and the client; None if it is in the queue.
-        ttft_seconds: Mean time to the first token of streams: waits and prefill.
-        tpot_seconds: Mean time for each later token; None if some answers do not report their token count.
-        tokens: Tokens of an average answer; None likewise.
-        cached_share: Share of the prompt tokens that came from the prefix cache.
-        preemptions: Preemptions of sequences in 1000 requests.
-    """
+COMPUTE_OF_BATCH: Final = "compute per batch"
+"""Computation of an average batch in the batching stage."""
 
-    mean_seconds: float
-    p99_seconds: float
-    client_cores: float
-    client_lag_seconds: float | None = None
-    items_per_batch: float | None = None
-    formation_seconds: float | None = None
-    compute_seconds: float | None = None
-    other_compute: Mapping[str, float] = field(default_factory=dict)
-    queue_seconds: float | None = None
-    queue_from: QueueFrom | None = None
-    outside_seconds: float | None = None
-    ttft_seconds: float | None = None
-    tpot_seconds: float | None = None
-    tokens: float | None = None
-    cached_share: float | None = None
-    preemptions: float | None = None
+COMPUTE_OF: Final = "compute of "
+"""Prefix of the computation of an average batch in another stage of the pipeline."""
 
-    @property
-    def decode_seconds(self) -> float | None:
-        """Mean time from the first token to the end."""
-        return None if self.ttft_seconds is None else max(0.0, self.mean_seconds - self.ttft_seconds)
+TTFT: Final = "queue and prefill (TTFT)"
+DECODE: Final = "decode"
+"""Mean time from the first token to the end."""
+
+TPOT: Final = "decode a token (TPOT)"
+TOKENS: Final = "tokens an answer"
+CACHED: Final = "prompt tokens from the prefix cache"
+PREEMPTED: Final = "preemptions"
+"""Preemptions of sequences in 1000 requests."""
 
 
-def profile_of(windows: Iterable[Window], client: Client) -> Profile:
-    """Sum up windows of one server, or of several starts of it.
+def profile_of(windows: Iterable[Window]) -> dict[str, float]:
+    """Known parts of a server's mean latency by the names above, in seconds, items, cores or as shares.
+
+    If they are known, queue, computation and the time outside add up to the mean, except for values that are rounded
+    up to zero. A batch counts once in its computation, for any number of requests. If large batches take longer than
+    small ones, part of a request's wait is in the queue.
 
     Args:
-        windows: The windows; those without counters contribute only to the latency.
-        client: Observations of the load engine in them; empty if they were not kept, as in a baseline.
+        windows: Windows of one server, or of several starts of it; those without counters add only to the latency.
 
     Raises:
         ValueError: No request was answered in the windows.
@@ -188,46 +161,43 @@ def profile_of(windows: Iterable[Window], client: Client) -> Profile:
     mean = total.latency.mean
     if mean is None:
         raise ValueError("the latency of windows without answered requests cannot be explained")
-    stages = {name: time.mean for name, time in sorted(total.stages.items()) if time.count}
-    other = {
-        name.removeprefix(OTHER_COMPUTE): seconds for name, seconds in stages.items() if name.startswith(OTHER_COMPUTE)
-    }
-    queue, queue_from, outside = _rest(mean, stages, math.fsum(other.values()))
-    batches = sum(window.batches or 0 for window in known)
+    counters = added(window.counters for window in known if window.counters is not None)
+    stages = {} if counters is None else {name: time.mean for name, time in counters.stages.items() if time.count}
     streams = total.streams or Streams()
-    return Profile(
-        mean_seconds=mean,
-        p99_seconds=total.latency.quantile(0.99),
-        client_cores=total.client_cpu_seconds / total.seconds,
-        client_lag_seconds=client.lag.quantile(0.99) if client.lag.total else None,
-        items_per_batch=sum(window.items or 0 for window in known) / batches if batches else None,
-        formation_seconds=stages.get(FORMATION),
-        compute_seconds=stages.get(COMPUTE),
-        other_compute=other,
-        queue_seconds=queue,
-        queue_from=queue_from,
-        outside_seconds=outside,
-        ttft_seconds=streams.ttft.mean_of_buckets,
-        tpot_seconds=streams.tpot.mean_of_buckets if streams.has_usage else None,
-        tokens=streams.usage_tokens / total.requests if streams.has_usage else None,
-        cached_share=cached_share(known),
-        preemptions=preemptions_of_thousand(known),
-    )
+    ttft = streams.ttft.mean_of_buckets
+    found = {
+        MEAN: mean,
+        P99: total.quantile(0.99),
+        CLIENT_CORES: total.client_cpu_seconds / total.seconds,
+        CLIENT: total.lag.quantile(0.99) if total.lag.total else None,
+        FORMATION_ITEMS: counters.items / counters.batches if counters is not None and counters.batches else None,
+        FILLING: stages.get(FORMATION),
+        COMPUTE_OF_BATCH: stages.get(COMPUTE),
+        **_rest(mean, stages),
+        TTFT: ttft,
+        DECODE: None if ttft is None else max(0.0, mean - ttft),
+        TPOT: streams.tpot.mean_of_buckets if streams.has_usage else None,
+        TOKENS: streams.usage_tokens / total.requests if streams.has_usage else None,
+        CACHED: cached_share(known),
+        PREEMPTED: preemptions_of_thousand(known),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _rest(
-    mean: float, stages: Mapping[str, float], other: float
-) -> tuple[float | None, QueueFrom | None, float | None]:
-    """Queue, its origin, and the time outside the server."""
-    server = stages.get(SERVER)
+def _rest(mean: float, stages: Mapping[str, float]) -> dict[str, float | None]:
+    """Computation in other stages, the queue by its origin, and the time outside the server."""
+    other = {
+        name.replace(OTHER_COMPUTE, COMPUTE_OF, 1): seconds
+        for name, seconds in stages.items()
+        if name.startswith(OTHER_COMPUTE)
+    }
+    server, queue = stages.get(SERVER), stages.get(QUEUE)
+    outside = None if server is None else max(0.0, mean - server)
     if COMPUTE not in stages:
-        queue = stages.get(QUEUE)
-        outside = None if server is None else max(0.0, mean - server)
-        return queue, None if queue is None else QueueFrom.COUNTER, outside
-    compute = stages[COMPUTE] + other
-    if QUEUE in stages:
-        within = stages[QUEUE] + compute if server is None else server
-        return stages[QUEUE], QueueFrom.COUNTER, max(0.0, mean - within)
+        return {**other, QUEUE_COUNTED: queue, OUTSIDE: outside}
+    compute = stages[COMPUTE] + math.fsum(other.values())
+    if queue is not None:
+        return {**other, QUEUE_COUNTED: queue, OUTSIDE: max(0.0, mean - queue - compute) if server is None else outside}
     if server is not None:
-        return max(0.0, server - compute), QueueFrom.SERVER, max(0.0, mean - server)
-    return max(0.0, mean - compute), QueueFrom.LATENCY, None
+        return {**other, QUEUE_OF_SERVER: max(0.0, server - compute), OUTSIDE: outside}
+    return {**other, QUEUE_OF_LATENCY: max(0.0, mean - compute)}

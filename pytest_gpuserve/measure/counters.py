@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 
 class WentBackwards(ValueError):
@@ -48,80 +51,64 @@ def counted_between(before: Counters, after: Counters) -> Counters:
     Raises:
         WentBackwards: A counter is smaller than before, or a part is gone; the text names it.
     """
-    return _between("", before, after)
+    return replace(_changed(_joined(before, after, _rise)), pending=after.pending)
 
 
-def _between(where: str, before: Counters, after: Counters) -> Counters:
+def added(readings: Iterable[Counters]) -> Counters | None:
+    """Sum of the counts of several stretches; None for none. ``pending`` has no sum."""
+    found: Counters | None = None
+    for reading in readings:
+        found = reading if found is None else _joined(found, reading, lambda _, one, other: one + other)
+    return found
+
+
+def _joined(one: Counters, other: Counters, join: Callable[[str, Any, Any], Any], where: str = "") -> Counters:
+    """Join each count of two readings, missing ones as 0; ``join`` gets its name too."""
+    nothing, never = Counters(items=0, batches=0, requests=0), StageTime(0.0, 0)
     # Parts first: if the whole has fallen, the part that fell says more.
-    nothing = Counters(items=0, batches=0)
     parts = {
-        name: _between(f"{name}: ", before.parts.get(name, nothing), after.parts.get(name, nothing))
-        for name in before.parts.keys() | after.parts.keys()
+        name: _joined(one.parts.get(name, nothing), other.parts.get(name, nothing), join, f"{name}: ")
+        for name in sorted(one.parts.keys() | other.parts.keys())
     }
     stages = {}
-    for name in before.stages.keys() | after.stages.keys():
-        early = before.stages.get(name, StageTime(0.0, 0))
-        late = after.stages.get(name, StageTime(0.0, 0))
-        count = _rise(f"{where}count of {name}", early.count, late.count)
-        # Sums of floating-point seconds over workers may lose their last digit.
-        if late.seconds < early.seconds * (1 - 1e-9) - 1e-9:
-            raise WentBackwards(f"{where}seconds of {name} fell from {early.seconds:g} to {late.seconds:g}")
-        if count:
-            stages[name] = StageTime(max(0.0, late.seconds - early.seconds), count)
+    for name in sorted(one.stages.keys() | other.stages.keys()):
+        early, late = one.stages.get(name, never), other.stages.get(name, never)
+        count = join(f"{where}count of {name}", early.count, late.count)
+        stages[name] = StageTime(join(f"{where}seconds of {name}", early.seconds, late.seconds), count)
     sizes = {
-        size: _rise(f"{where}batches of {size}", before.batch_sizes.get(size, 0), after.batch_sizes.get(size, 0))
-        for size in before.batch_sizes.keys() | after.batch_sizes.keys()
+        size: join(f"{where}batches of {size}", one.batch_sizes.get(size, 0), other.batch_sizes.get(size, 0))
+        for size in sorted(one.batch_sizes.keys() | other.batch_sizes.keys())
     }
-    known = after.requests is not None and before.requests is not None
+    are_known = one.requests is not None and other.requests is not None
     return Counters(
-        items=_rise(f"{where}items", before.items, after.items),
-        batches=_rise(f"{where}batches", before.batches, after.batches),
-        batch_sizes={size: sizes[size] for size in sorted(sizes) if sizes[size]},
-        stages={name: stages[name] for name in sorted(stages)},
-        requests=_rise(f"{where}requests", before.requests or 0, after.requests or 0) if known else None,
-        pending=after.pending,
-        parts={name: parts[name] for name in sorted(parts) if parts[name].batches or parts[name].requests},
-        counts_batches=after.counts_batches,
+        items=join(f"{where}items", one.items, other.items),
+        batches=join(f"{where}batches", one.batches, other.batches),
+        batch_sizes=sizes,
+        stages=stages,
+        requests=join(f"{where}requests", one.requests or 0, other.requests or 0) if are_known else None,
+        parts=parts,
+        counts_batches=one.counts_batches and other.counts_batches,
         tallies={
-            name: _rise(f"{where}{name}", before.tallies.get(name, 0), after.tallies.get(name, 0))
-            for name in sorted(before.tallies.keys() | after.tallies.keys())
+            name: join(f"{where}{name}", one.tallies.get(name, 0), other.tallies.get(name, 0))
+            for name in sorted(one.tallies.keys() | other.tallies.keys())
         },
     )
 
 
-def _rise(what: str, before: int, after: int) -> int:
-    if after < before:
+def _rise(what: str, before: float, after: float) -> float:
+    # Sums of floating-point seconds over workers may lose their last digit.
+    if after < (before if isinstance(before, int) else before * (1 - 1e-9) - 1e-9):
         raise WentBackwards(f"{what} fell from {before} to {after}")
-    return after - before
+    return max(0, after - before)
 
 
-def added(readings: list[Counters]) -> Counters | None:
-    """Sum of the counts of several stretches; None for none. ``pending`` has no sum."""
-    if not readings:
-        return None
-    sizes: dict[str, int] = {}
-    stages: dict[str, StageTime] = {}
-    parts: dict[str, list[Counters]] = {}
-    tallies: Counter[str] = Counter()
-    for reading in readings:
-        tallies.update(reading.tallies)
-        for size, count in reading.batch_sizes.items():
-            sizes[size] = sizes.get(size, 0) + count
-        for name, time in reading.stages.items():
-            stages[name] = stages.get(name, StageTime(0.0, 0)) + time
-        for name, part in reading.parts.items():
-            parts.setdefault(name, []).append(part)
-    requests = [reading.requests for reading in readings]
-    whole = {name: added(found) for name, found in parts.items()}
-    return Counters(
-        items=sum(reading.items for reading in readings),
-        batches=sum(reading.batches for reading in readings),
-        batch_sizes=sizes,
-        stages=stages,
-        requests=None if None in requests else sum(count or 0 for count in requests),
-        parts={name: part for name, part in whole.items() if part is not None},
-        counts_batches=all(reading.counts_batches for reading in readings),
-        tallies=dict(tallies),
+def _changed(found: Counters) -> Counters:
+    """Differences without those that are 0."""
+    return replace(
+        found,
+        batch_sizes={size: count for size, count in found.batch_sizes.items() if count},
+        stages={name: time for name, time in found.stages.items() if time.count},
+        parts={name: _changed(part) for name, part in found.parts.items() if part.batches or part.requests},
     )
 
 
@@ -136,9 +123,6 @@ class StageTime:
 
     seconds: float
     count: int
-
-    def __add__(self, other: StageTime) -> StageTime:
-        return StageTime(self.seconds + other.seconds, self.count + other.count)
 
     @property
     def mean(self) -> float:

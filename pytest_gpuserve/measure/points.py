@@ -7,9 +7,8 @@ import statistics
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.streams import Streams, is_quantile_known, within_one_read
-from pytest_gpuserve.measure.window import GpuUse
+from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.units import format_fraction, format_seconds
 from pytest_gpuserve.verdict.metric import (
     COLD_START,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.measure.histogram import Histogram
-    from pytest_gpuserve.measure.window import Session, Start, Window
+    from pytest_gpuserve.measure.window import Session, Start
 
 OF_STREAMS: Final = frozenset({"ttft", "itl", "tpot"})
 """Times that only streams have."""
@@ -108,40 +107,58 @@ def value_of_starts(metric: Metric, starts: Sequence[Start]) -> float:
     return value_of(metric, [window for start in starts for window in start.windows])
 
 
+def total_of(windows: Sequence[Window]) -> Window:
+    """Sum of windows. Raises `NotMeasured` if no request was answered in them."""
+    total = Window.total(windows)
+    if not total.requests:
+        raise NotMeasured("no request was answered in the measured time")
+    return total
+
+
 def value_of(metric: Metric, windows: Sequence[Window]) -> float:
     """The metric over some windows, in its unit. Raises `NotMeasured`."""
+    if metric.name in _OF_GPUS:
+        return _value_of_gpus(metric, windows)
+    total = Window.total(windows)
     if metric.name in _VALUES:
-        return _VALUES[metric.name](metric, windows)
+        return _VALUES[metric.name](metric, total)
     if metric.quantile is None:
         raise NotMeasured(f"{metric.name} is a number of a whole start, not of windows")
     if metric.times != LATENCY:
-        return _quantile_of_streams(metric, metric.quantile, windows)
-    latency = merge(window.latency for window in windows)
-    if latency.total == 0:
-        raise NotMeasured(f"{metric.name} is not known: no request was answered")
-    return latency.quantile(metric.quantile)
+        return _quantile_of_streams(metric, metric.quantile, total)
+    if total.latency.total == 0:
+        raise _unanswered(metric)
+    return total.quantile(metric.quantile)
 
 
-def _throughput(metric: Metric, windows: Sequence[Window]) -> float:
-    requests = sum(window.requests for window in windows)
-    if requests == 0:
-        raise NotMeasured(f"{metric.name} is not known: no request was answered")
-    return requests / sum(window.seconds for window in windows)
+def _unanswered(metric: Metric) -> NotMeasured:
+    return NotMeasured(f"{metric.name} is not known: no request was answered")
 
 
-def _batching_ratio(metric: Metric, windows: Sequence[Window]) -> float:
+def _throughput(metric: Metric, total: Window) -> float:
+    if total.requests == 0:
+        raise _unanswered(metric)
+    return total.requests / total.seconds
+
+
+def _batching_ratio(metric: Metric, total: Window) -> float:
     del metric
-    items, batches = batch_totals(windows)
-    if batches == 0 or items == 0:
+    counters = total.counters
+    if counters is None or not counters.counts_batches:
+        raise NotMeasured(
+            "the batching ratio is not known: this server's batches are not counted;"
+            " command_server and remote_server take counters=MetricNames(...)"
+        )
+    if counters.batches == 0 or counters.items == 0:
         raise NotMeasured(
             "the batching ratio is not known: the server executed no batch in the measured windows",
             remedies=["give a stage a max_batch_size above 1, or name it: mosec_server(..., stage='Name_2')"],
         )
-    return items / batches
+    return counters.items / counters.batches
 
 
-def _quantile_of_streams(metric: Metric, q: float, windows: Sequence[Window]) -> float:
-    streams = _streams(metric, windows)
+def _quantile_of_streams(metric: Metric, q: float, total: Window) -> float:
+    streams = _streams(metric, total)
     if metric.times == "tpot":
         _demand_usage(metric, streams)
     times: Histogram = getattr(streams, metric.times)
@@ -154,14 +171,13 @@ def _quantile_of_streams(metric: Metric, q: float, windows: Sequence[Window]) ->
     return times.quantile(q)
 
 
-def _streams(metric: Metric, windows: Sequence[Window]) -> Streams:
-    found = Streams.pooled(window.streams for window in windows)
-    if found is None:
+def _streams(metric: Metric, total: Window) -> Streams:
+    if total.streams is None:
         raise NotMeasured(
             f"{metric.name} is not known: no answer was a stream",
             remedies=["request streams: server.post(..., stream=True)"],
         )
-    return found
+    return total.streams
 
 
 def _demand_usage(metric: Metric, streams: Streams) -> None:
@@ -174,31 +190,37 @@ def _demand_usage(metric: Metric, streams: Streams) -> None:
         )
 
 
-def _tokens_per_second(metric: Metric, windows: Sequence[Window]) -> float:
-    streams = _streams(metric, windows)
+def _tokens_per_second(metric: Metric, total: Window) -> float:
+    streams = _streams(metric, total)
     _demand_usage(metric, streams)
     if streams.tokens <= 0:
         raise NotMeasured(f"{metric.name} is not known: no tokens arrived")
-    return streams.tokens / math.fsum(window.seconds for window in windows)
+    return streams.tokens / total.seconds
 
 
-def _goodput(metric: Metric, windows: Sequence[Window]) -> float:
-    if any(window.good is None for window in windows):
+def _goodput(metric: Metric, total: Window) -> float:
+    if total.good is None:
         raise NotMeasured(
             f"{metric.name} is not known: this load has no objectives",
             remedies=["load(..., goodput=Objectives(ttft=200 * ms)), from pytest_gpuserve.load import Objectives"],
         )
-    unjudged = sum(window.unjudged for window in windows)
-    if unjudged:
+    if total.unjudged:
         raise NotMeasured(
-            f"{metric.name} is not known: {unjudged} answers do not report their token count",
+            f"{metric.name} is not known: {total.unjudged} answers do not report their token count",
             remedies=[ASK_FOR_USAGE],
         )
-    good = sum(window.good or 0 for window in windows)
-    if not good:
-        answered = sum(window.requests for window in windows)
-        raise NotMeasured(f"{metric.name} is not known: none of {answered} answers met all objectives")
-    return good / math.fsum(window.seconds for window in windows)
+    if not total.good:
+        raise NotMeasured(f"{metric.name} is not known: none of {total.requests} answers met all objectives")
+    return total.good / total.seconds
+
+
+_VALUES: Final[Mapping[str, Callable[[Metric, Window], float]]] = {
+    "throughput": _throughput,
+    "batching_ratio": _batching_ratio,
+    OUTPUT_TOKENS: _tokens_per_second,
+    GOODPUT: _goodput,
+}
+"""Computation of each metric that is neither a quantile nor of GPUs."""
 
 
 def observations(metric: Metric, windows: Sequence[Window]) -> int:
@@ -224,20 +246,6 @@ def cold_starts(seconds: Sequence[float | None]) -> list[float]:
     return known
 
 
-def batch_totals(windows: Sequence[Window]) -> tuple[int, int]:
-    """Add up executed items and batches. Raises `NotMeasured` if a window does not have them."""
-    items = batches = 0
-    for window in windows:
-        if window.items is None or window.batches is None:
-            raise NotMeasured(
-                "the batching ratio is not known: this server's batches are not counted;"
-                " command_server and remote_server take counters=MetricNames(...)"
-            )
-        items += window.items
-        batches += window.batches
-    return items, batches
-
-
 _OF_GPUS: Final = {
     "energy_per_inference": ("joules", "energy"),
     "gpu_memory": ("memory_bytes", "memory"),
@@ -257,30 +265,20 @@ def _value_of_gpus(metric: Metric, windows: Sequence[Window]) -> float:
     field, what = _OF_GPUS[metric.name]
     if not windows:
         raise NotMeasured(f"{metric.name} is not known: no window was measured")
-    found: float | None = getattr(GpuUse.pooled(windows), field, None)
+    total = Window.total(windows)
+    found: float | None = getattr(total.gpus, field, None)
     if found is None:
         raise _unseen(metric, what, is_watched=any(window.gpus is not None for window in windows))
-    if metric.name == "energy_per_inference":
-        requests = sum(window.requests for window in windows)
-        if requests == 0:
-            raise NotMeasured(f"{metric.name} is not known: no request was answered")
-        found /= requests
+    if field == "joules":
+        if not total.requests:
+            raise _unanswered(metric)
+        found /= total.requests
     if not (math.isfinite(found) and found > 0):
         raise NotMeasured(
             f"{metric.name} is not known: the GPU's {what} reads {found:g} under this load",
             remedies=["check that the server computes on the GPU"],
         )
     return found
-
-
-_VALUES: Final[Mapping[str, Callable[[Metric, Sequence[Window]], float]]] = {
-    "throughput": _throughput,
-    "batching_ratio": _batching_ratio,
-    OUTPUT_TOKENS: _tokens_per_second,
-    GOODPUT: _goodput,
-    **dict.fromkeys(_OF_GPUS, _value_of_gpus),
-}
-"""Computation of each metric that is not a quantile."""
 
 
 def _unseen(metric: Metric, what: str, *, is_watched: bool) -> NotMeasured:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.window import CACHED_TOKENS, PREEMPTIONS, PROMPT_TOKENS
+from pytest_gpuserve.measure.window import CACHED_TOKENS, PREEMPTIONS, PROMPT_TOKENS, Window
 from pytest_gpuserve.units import format_change, format_fraction
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.student import t_quantile
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_gpuserve.measure.streams import Streams
-    from pytest_gpuserve.measure.window import Window
 
 SAME_TOKENS: Final = 0.01
 """Share by which the mean tokens of an answer may differ between two builds that did the same work."""
@@ -143,10 +142,10 @@ def unsteady_cache(parts: Iterable[Sequence[Window]]) -> Reason | None:
         None if not, or if unknown.
     """
     shares = [
-        MeanCount.of([(window.tallies[CACHED_TOKENS], window.tallies[PROMPT_TOKENS]) for window in windows])
+        MeanCount.of(counted)
         for windows in parts
         if sum(window.requests for window in windows) >= FEWEST_REQUESTS
-        and all(window.tallies.keys() >= {CACHED_TOKENS, PROMPT_TOKENS} for window in windows)
+        and len(counted := _prompts(windows)) == len(windows)
     ]
     known = sorted((share for share in shares if share is not None), key=lambda share: share.value)
     if not known or not known[-1].is_apart(known[0], SAME_CACHED):
@@ -161,13 +160,21 @@ def unsteady_cache(parts: Iterable[Sequence[Window]]) -> Reason | None:
 
 def cached_share(windows: Sequence[Window]) -> float | None:
     """Return the share of the prompt tokens that came from the prefix cache; None unless the server counts both."""
-    counted = [window.tallies for window in windows if window.tallies.keys() >= {CACHED_TOKENS, PROMPT_TOKENS}]
-    prompts = sum(each[PROMPT_TOKENS] for each in counted)
-    return sum(each[CACHED_TOKENS] for each in counted) / prompts if prompts else None
+    counted = _prompts(windows)
+    prompts = sum(tokens for _, tokens in counted)
+    return sum(cached for cached, _ in counted) / prompts if prompts else None
+
+
+def _prompts(windows: Iterable[Window]) -> list[tuple[int, int]]:
+    """Cached and all prompt tokens of each window that knows both."""
+    tallies = [window.counters.tallies for window in windows if window.counters is not None]
+    return [
+        (each[CACHED_TOKENS], each[PROMPT_TOKENS]) for each in tallies if each.keys() >= {CACHED_TOKENS, PROMPT_TOKENS}
+    ]
 
 
 def preemptions_of_thousand(windows: Sequence[Window]) -> float | None:
     """Return the number of preemptions in 1000 requests; None if the server does not count them."""
-    counted = [window for window in windows if PREEMPTIONS in window.tallies]
-    requests = sum(window.requests for window in counted)
-    return 1000 * sum(window.tallies[PREEMPTIONS] for window in counted) / requests if requests else None
+    total = Window.total(windows)
+    preemptions = None if total.counters is None else total.counters.tallies.get(PREEMPTIONS)
+    return 1000 * preemptions / total.requests if preemptions is not None and total.requests else None

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.breakdown import QueueFrom, profile_of
+from pytest_gpuserve.measure.breakdown import (
+    CACHED,
+    CLIENT,
+    CLIENT_CORES,
+    COMPUTE_OF,
+    COMPUTE_OF_BATCH,
+    DECODE,
+    FILLING,
+    FORMATION_ITEMS,
+    MEAN,
+    OUTSIDE,
+    P99,
+    PREEMPTED,
+    QUEUE_COUNTED,
+    QUEUE_OF_LATENCY,
+    QUEUE_OF_SERVER,
+    TOKENS,
+    TPOT,
+    TTFT,
+    profile_of,
+)
 from pytest_gpuserve.measure.counters import moved
 from pytest_gpuserve.measure.points import NotMeasured, mean_value
-from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.work import SAME_CACHED
 from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_seconds
 from pytest_gpuserve.verdict.metric import METRICS
@@ -19,7 +36,6 @@ from pytest_gpuserve.verdict.metric import METRICS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.measure.breakdown import Profile
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.verdict.metric import Metric
 
@@ -38,26 +54,10 @@ TAIL_CHANGE: Final = 0.10
 LARGEST_CHANGE: Final = 10.0
 """Change beyond which a percentage says less than the two values."""
 
-CLIENT: Final = "client lag p99"
-CLIENT_CORES: Final = "client"
-OUTSIDE: Final = "network and client"
-QUEUE: Final = "queue"
-REST: Final = "queue, network and client"
-FORMATION: Final = "batch formation"
-FILLING: Final = "time to fill a batch"
-COMPUTE: Final = "compute per batch"
-OTHER_COMPUTE: Final = "compute of "
-TTFT: Final = "queue and prefill (TTFT)"
-DECODE: Final = "decode"
-TPOT: Final = "decode a token (TPOT)"
-TOKENS: Final = "tokens an answer"
-CACHED: Final = "prompt tokens from the prefix cache"
-PREEMPTIONS: Final = "preemptions"
-
 QUEUES: Final = {
-    QueueFrom.COUNTER: (QUEUE, ""),
-    QueueFrom.SERVER: (QUEUE, "the server's time less compute"),
-    QueueFrom.LATENCY: (REST, "the latency less compute"),
+    QUEUE_COUNTED: ("queue", ""),
+    QUEUE_OF_SERVER: ("queue", QUEUE_OF_SERVER),
+    QUEUE_OF_LATENCY: ("queue, network and client", QUEUE_OF_LATENCY),
 }
 """Name of the queue and origin of its time, if no counter gives it."""
 
@@ -133,18 +133,17 @@ def attributed(before: Sequence[Session], after: Sequence[Session]) -> list[str]
     windows = [[window for session in sessions for window in session.windows] for sessions in (before, after)]
     if not all(windows) or not all(any(window.requests for window in side) for side in windows):
         return []
-    clients = [Client.pooled(session.client for session in sessions) for sessions in (before, after)]
     settings = [
         next((start.settings for session in reversed(sessions) for start in session.starts if start.settings), {})
         for sessions in (before, after)
     ]
     return [
         *moved(*settings),
-        *attribution(profile_of(windows[0], clients[0]), profile_of(windows[1], clients[1])),
+        *attribution(*map(profile_of, windows)),
     ]
 
 
-def attribution(before: Profile, after: Profile) -> list[str]:
+def attribution(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
     """List the parts that moved with the latency, those that did not, the unknown ones, and where to look.
 
     A latency's change is divided over the mean, which is the sum of its parts; a quantile is not. In a closed loop the
@@ -170,81 +169,64 @@ def _joined(label: str, texts: Iterable[str], between: str = ", ") -> list[str]:
     return [f"{label}: {together}"] if together else []
 
 
-def _parts(before: Profile, after: Profile) -> list[_Part]:
+def _parts(before: Mapping[str, float], after: Mapping[str, float]) -> list[_Part]:
     """All parts in the order of a request's way; a detail of another part only if it is known."""
-    whole = after.mean_seconds - before.mean_seconds
-    least = NOTABLE_SHARE * max(abs(whole), NOTABLE_CHANGE * before.mean_seconds)
-    tail = after.p99_seconds - before.p99_seconds
-    tail_least = NOTABLE_SHARE * max(abs(tail), TAIL_CHANGE * before.p99_seconds)
-    in_latency = partial(
-        _Part,
-        text=format_seconds,
-        least=least,
-        additive=True,
-        whole=whole if _notable(before, after) else 0.0,
-    )
-    details = [
-        in_latency(OUTSIDE, before.outside_seconds, after.outside_seconds),
-        _Part(FILLING, before.formation_seconds, after.formation_seconds, format_seconds, least),
-        in_latency(TTFT, before.ttft_seconds, after.ttft_seconds),
-        in_latency(DECODE, before.decode_seconds, after.decode_seconds),
-        _Part(TPOT, before.tpot_seconds, after.tpot_seconds, format_seconds),
-        _Part(TOKENS, before.tokens, after.tokens, format_ratio),
-        _Part(CACHED, before.cached_share, after.cached_share, format_fraction, SAME_CACHED),
-        _Part(PREEMPTIONS, before.preemptions, after.preemptions, "{:.0f}".format, 1.0, " in 1000 requests"),
+    whole = after[MEAN] - before[MEAN]
+    least = NOTABLE_SHARE * max(abs(whole), NOTABLE_CHANGE * before[MEAN])
+    tail_least = NOTABLE_SHARE * max(abs(after[P99] - before[P99]), TAIL_CHANGE * before[P99])
+
+    def part(name: str, text: Callable[[float], str] = format_seconds, *, least: float = 0.0, unit: str = "") -> _Part:
+        return _Part(name, before.get(name), after.get(name), text, least, unit)
+
+    def in_latency(name: str, shown: str = "", note: str = "") -> _Part:
+        moved = whole if _notable(before, after) else 0.0
+        return replace(part(name, least=least), name=shown or name, note=note, additive=True, whole=moved)
+
+    known = before.keys() | after.keys()
+    queues = [in_latency(name, *texts) for name, texts in QUEUES.items() if name in known]
+    others = [in_latency(name) for name in sorted(known) if name.startswith(COMPUTE_OF)]
+    details = {OUTSIDE, FILLING, TTFT, DECODE, TPOT, TOKENS, CACHED, PREEMPTED} - known
+    parts = [
+        part(CLIENT, least=tail_least),
+        part(CLIENT_CORES, format_fraction, least=NOTABLE_SHARE, unit=" of a core"),
+        in_latency(OUTSIDE),
+        in_latency(TTFT),
+        in_latency(DECODE),
+        part(TPOT),
+        part(TOKENS, format_ratio),
+        part(CACHED, format_fraction, least=SAME_CACHED),
+        part(PREEMPTED, "{:.0f}".format, least=1.0, unit=" in 1000 requests"),
+        *(queues or [in_latency(QUEUE_COUNTED)]),
+        part(FORMATION_ITEMS, format_ratio, unit=" items"),
+        part(FILLING, least=least),
+        in_latency(COMPUTE_OF_BATCH),
+        *others,
     ]
-    outside, filling, *of_streams = ([part] if (part.before, part.after) != (None, None) else [] for part in details)
-    return [
-        _Part(CLIENT, before.client_lag_seconds, after.client_lag_seconds, format_seconds, tail_least),
-        _Part(CLIENT_CORES, before.client_cores, after.client_cores, format_fraction, NOTABLE_SHARE, " of a core"),
-        *outside,
-        *itertools.chain(*of_streams),
-        *_queues(before, after, in_latency),
-        _Part(FORMATION, before.items_per_batch, after.items_per_batch, format_ratio, unit=" items"),
-        *filling,
-        in_latency(COMPUTE, before.compute_seconds, after.compute_seconds),
-        *(
-            in_latency(OTHER_COMPUTE + stage, before.other_compute.get(stage), after.other_compute.get(stage))
-            for stage in sorted({*before.other_compute, *after.other_compute})
-        ),
-    ]
+    return [each for each in parts if each.name not in details]
 
 
-def _queues(before: Profile, after: Profile, in_latency: partial[_Part]) -> list[_Part]:
-    """The queue of both servers if it has the same origin, else that of each apart."""
-    known = {profile.queue_from for profile in (before, after)} - {None}
-    if not known:
-        return [in_latency(QUEUE, None, None)]
-    found = []
-    for how, (name, note) in QUEUES.items():
-        old, new = (profile.queue_seconds if profile.queue_from is how else None for profile in (before, after))
-        if how in known:
-            found.append(in_latency(name, old, new, note=note))
-    return found
-
-
-def _notable(before: Profile, after: Profile) -> bool:
+def _notable(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
     """Whether the mean latency has moved."""
-    return abs(after.mean_seconds / before.mean_seconds - 1) >= NOTABLE_CHANGE
+    return abs(after[MEAN] / before[MEAN] - 1) >= NOTABLE_CHANGE
 
 
-def _shares(before: Profile, after: Profile, counted: list[_Part]) -> list[str]:
+def _shares(before: Mapping[str, float], after: Mapping[str, float], counted: list[_Part]) -> list[str]:
     """Share of each part in the mean latency's change."""
     if not _notable(before, after):
         return []
-    whole = after.mean_seconds - before.mean_seconds
+    whole = after[MEAN] - before[MEAN]
     parts = [part for part in counted if part.additive and abs(part.change) >= NOTABLE_SHARE * abs(whole)]
     parts.sort(key=lambda part: -abs(part.change))
     texts = (f"{part.name} {_signed(part.change)} ({part.change / whole * 100:.0f} %)" for part in parts)
     return _joined(f"of the mean latency's {_signed(whole)}", texts)
 
 
-def _tail(before: Profile, after: Profile) -> list[str]:
+def _tail(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
     """Note that only the slowest requests changed, about which means are silent."""
-    tail = after.p99_seconds / before.p99_seconds - 1
+    tail = after[P99] / before[P99] - 1
     if abs(tail) < TAIL_CHANGE or _notable(before, after):
         return []
-    mean = after.mean_seconds / before.mean_seconds - 1
+    mean = after[MEAN] / before[MEAN] - 1
     text = f"latency.p99 {format_change(tail)}, but the mean latency {format_change(mean)}: few requests changed"
     return [f"{text}, and counters that are means do not say why"]
 
@@ -252,7 +234,7 @@ def _tail(before: Profile, after: Profile) -> list[str]:
 def _where(moved: list[_Part]) -> list[str]:
     """The first places to look, by the parts that moved together."""
     parts = {part.name: part for part in moved}
-    compute, items = parts.get(COMPUTE), parts.get(FORMATION)
+    compute, items = parts.get(COMPUTE_OF_BATCH), parts.get(FORMATION_ITEMS)
     # Work grows with a batch's size, but not faster. Beyond that, the work itself has changed.
     in_step = compute and items and 0 < compute.relative / items.relative <= 1
     size = "larger" if items and items.change > 0 else "smaller"
@@ -264,13 +246,13 @@ def _where(moved: list[_Part]) -> list[str]:
         "the model, its kernels, the clocks": compute and not in_step,
         "queue and prefill (prompts, prefix cache, slots)": TTFT in parts,
         f"why {fewer} prompt tokens come from the prefix cache (its setting, its size, the prompts)": CACHED in parts,
-        "the size of the KV cache, and how many sequences share it": PREEMPTIONS in parts,
+        "the size of the KV cache, and how many sequences share it": PREEMPTED in parts,
         "why answers have another number of tokens (max_tokens, stop, sampling)": TOKENS in parts,
         "decode (sequences a step, kernels, speculation)": TPOT in parts or (DECODE in parts and TOKENS not in parts),
     }
     where = [hint for hint, applies in hints.items() if applies]
-    where += [f"the stage {name.removeprefix(OTHER_COMPUTE)}" for name in parts if name.startswith(OTHER_COMPUTE)]
-    if not where and QUEUE in parts:
+    where += [f"the stage {name.removeprefix(COMPUTE_OF)}" for name in parts if name.startswith(COMPUTE_OF)]
+    if not where and QUEUE_COUNTED in parts:
         where.append("arrivals and scheduling (the queue moved alone)")
     return where
 

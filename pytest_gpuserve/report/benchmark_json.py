@@ -15,8 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.measure.histogram import seconds_of
-from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.measure.summary import summary_of
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value, total_of
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.result_json import plain_verdict
 from pytest_gpuserve.units import digest
@@ -26,8 +25,7 @@ from pytest_gpuserve.verdict.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pytest_gpuserve.measure.summary import Summary
-    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.measure.window import Session, Window
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 
 LAYOUT: Final = "5.0.0"
@@ -66,7 +64,7 @@ def document(result: SessionResult) -> str:
     return json.dumps(plain, indent=1, allow_nan=False) + "\n"
 
 
-def statistics_of(summary: Summary) -> dict[str, float | int | str]:
+def statistics_of(summary: Window) -> dict[str, float | int | str]:
     """Compute pytest-benchmark's statistics of the rounds of a benchmark; times in seconds.
 
     ``ops`` are the requests answered a second. pytest-benchmark computes 1 / mean, because its rounds follow each
@@ -107,7 +105,7 @@ def _benchmarks(test: TestResult, taken: set[str]) -> Iterator[dict[str, Any]]:
     for run in test.runs:
         name = _unique(f"{nodeid} {printable(run.label)}" if run.label else nodeid, taken)
         try:
-            summary = summary_of(window for session in _sound(run) for window in session.windows)
+            summary = total_of([window for session in _sound(run) for window in session.windows])
         except NotMeasured:
             continue
         yield {
@@ -121,7 +119,7 @@ def _benchmarks(test: TestResult, taken: set[str]) -> Iterator[dict[str, Any]]:
                 "outcome": test.outcome,
                 "metrics": _metrics(run.sessions),
                 "verdicts": [_facts(plain_verdict(each, run.label)) for each in run.judgements],
-                "errors": summary.errors,
+                "errors": summary.error_count,
                 "measured_seconds": summary.seconds,
                 "load": _facts(dict(run.load)),
                 "server": _facts(dict(run.server)),

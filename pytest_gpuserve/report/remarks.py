@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.counters import differences
+from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.measure.work import cached_share, preemptions_of_thousand
 from pytest_gpuserve.report.names import printable, some_of
 from pytest_gpuserve.units import format_change, format_fraction, format_seconds
@@ -155,13 +156,12 @@ def settings_lines(result: SessionResult) -> list[str]:
 def client_lines(result: SessionResult) -> list[str]:
     """One line on the load engine in all loads; empty without a load."""
     sessions = [session for test in result.tests for run in test.runs for session in run.sessions]
-    lags = [session.client.lag.quantile(0.99) for session in sessions if session.client.lag.total]
-    windows = [window for session in sessions for window in session.windows]
-    seconds = sum(window.seconds for window in windows)
-    if not lags or not seconds:
+    totals = [Window.total(session.windows) for session in sessions]
+    lags = [total.lag.quantile(0.99) for total in totals if total.lag.total]
+    whole = Window.total(totals)
+    if not lags or not whole.seconds:
         return []
-    share = format_fraction(sum(window.client_cpu_seconds for window in windows) / seconds)
-    resent = sum(session.client.resent for session in sessions)
+    share, resent = format_fraction(whole.client_cpu_seconds / whole.seconds), whole.resent
     again = f", {resent} requests sent again: the server closed connections that it had kept open" if resent else ""
     return [f"load engine: send lag p99 {format_seconds(max(lags))} at most, {share} of a core on average{again}"]
 

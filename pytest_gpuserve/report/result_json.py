@@ -8,16 +8,13 @@ additions; any other change makes a new schema.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import added
-from pytest_gpuserve.measure.histogram import merge
-from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.measure.summary import summary_of
-from pytest_gpuserve.measure.window import Client, GpuUse
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value, total_of
+from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.verdict.metric import GOODPUT, METRICS, OUTPUT_TOKENS
 
 if TYPE_CHECKING:
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.histogram import Histogram
-    from pytest_gpuserve.measure.window import Session, Window
+    from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
     from pytest_gpuserve.verdict.verdict import Judgement
 
@@ -103,43 +100,37 @@ def plain_verdict(judgement: Judgement, label: str) -> Plain:
 def _run(run: RunResult) -> Plain:
     starts = [start for session in run.sessions for start in session.starts]
     windows = [window for start in starts for window in start.windows]
-    client = Client.pooled(session.client for session in run.sessions)
-    counters = added([start.counters for start in starts if start.counters is not None])
-    errors: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for window in windows:
-        errors.update(window.errors)
-    for session in run.sessions:
-        sizes.update(session.batch_sizes)
+    total = Window.total(windows)
+    counters = added([window.counters for window in windows if window.counters is not None])
     return {
         "label": run.label,
-        "requests": sum(window.requests for window in windows),
-        "errors": dict(errors),
-        "seconds": sum(window.seconds for window in windows),
+        "requests": total.requests,
+        "errors": dict(total.errors),
+        "seconds": total.seconds,
         "throughput": _known("throughput", run.sessions),
-        "latency": _latency(windows),
+        "latency": _latency(total),
         "batching_ratio": _known("batching_ratio", run.sessions),
-        "batch_sizes": dict(sizes),
-        "breakdown": _breakdown(windows, counters, client),
-        "send_lag_p99": client.lag.quantile(0.99) if client.lag.total else None,
-        "service": _quantiles(client.service) if client.service.total else None,
+        "batch_sizes": {} if counters is None else dict(counters.batch_sizes),
+        "breakdown": _breakdown(windows),
+        "send_lag_p99": total.lag.quantile(0.99) if total.lag.total else None,
+        "service": _quantiles(total.service) if total.service.total else None,
         "ttft": _of_streams("ttft", run.sessions),
         "itl": _of_streams("itl", run.sessions),
         "tpot": _of_streams("tpot", run.sessions),
         "output_tokens_per_second": _known(OUTPUT_TOKENS, run.sessions),
         "goodput": _known(GOODPUT, run.sessions),
-        "telemetry": _telemetry(windows),
+        "telemetry": None if total.gpus is None else asdict(total.gpus),
         "windows_measured_again": [reason for start in starts for reason in start.rejected],
         "sessions": len(run.sessions),
         "starts": len(starts),
         "cold_start_seconds": [start.cold_start_seconds for start in starts],
         "cold_start_parts": [dict(start.cold_start_parts) for start in starts],
         "counters": _counters(counters),
-        "answers": sum(session.answers for session in run.sessions),
-        "answers_checked": sum(session.answers_checked for session in run.sessions),
+        "answers": sum(start.answers for start in starts),
+        "answers_checked": sum(start.answers_checked for start in starts),
         "foreign_cores": [start.foreign_cores for start in starts],
         "cpu_share": [start.cpu_share for start in starts],
-        "client_cpu_seconds": sum(window.client_cpu_seconds for window in windows),
+        "client_cpu_seconds": total.client_cpu_seconds,
         "problems": [str(problem) for session in run.sessions for problem in session.problems],
         "load": dict(run.load),
         "server": dict(run.server),
@@ -152,16 +143,10 @@ def _run(run: RunResult) -> Plain:
     }
 
 
-def _telemetry(windows: Sequence[Window]) -> Plain | None:
-    """Use of the GPU in all windows; None without one."""
-    use = GpuUse.pooled(windows)
-    return None if use is None else asdict(use)
-
-
-def _breakdown(windows: Sequence[Window], counters: Counters | None, client: Client) -> Plain | None:
+def _breakdown(windows: Sequence[Window]) -> Plain | None:
     """Seconds of an average request by component; None if the server does not count them by request."""
     try:
-        return asdict(breakdown_of(summary_of(windows), counters, client))
+        return asdict(breakdown_of(total_of(windows)))
     except NotMeasured:
         return None
 
@@ -185,14 +170,14 @@ def _counters(counted: Counters | None) -> Plain | None:
 
 def _base(name: str, options: Sequence[str], sessions: Sequence[Session]) -> Plain:
     """The base of a run, in the same units."""
-    windows = [window for session in sessions for window in session.windows]
+    total = Window.total([window for session in sessions for window in session.windows])
     return {
         "name": name,
         "options": list(options),
-        "requests": sum(window.requests for window in windows),
-        "seconds": sum(window.seconds for window in windows),
+        "requests": total.requests,
+        "seconds": total.seconds,
         "throughput": _known("throughput", sessions),
-        "latency": _latency(windows),
+        "latency": _latency(total),
         "batching_ratio": _known("batching_ratio", sessions),
     }
 
@@ -214,8 +199,7 @@ def _of_streams(times: str, sessions: Sequence[Session]) -> Plain | None:
     return found if any(value is not None for value in found.values()) else None
 
 
-def _latency(windows: Sequence[Window]) -> Plain:
-    latency = merge(window.latency for window in windows)
-    if not latency.total:
+def _latency(total: Window) -> Plain:
+    if not total.latency.total:
         return dict.fromkeys(("mean", *_QUANTILES, "max"))
-    return {"mean": latency.mean, **_quantiles(latency), "max": latency.max_seconds}
+    return {"mean": total.mean, **_quantiles(total.latency), "max": total.max}

@@ -115,7 +115,7 @@ class KeptRounds:
     at: str
     metrics: dict[str, KeptMetric]
     rounds: tuple[Round, ...]
-    schema: Literal[5] = 5
+    schema: Literal[6] = 6
 
     def __post_init__(self) -> None:
         if any(LOOKS[look][0] > len(self.rounds) for metric in self.metrics.values() for look in metric.looks):

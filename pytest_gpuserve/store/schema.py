@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from pytest_gpuserve.measure.counters import ServerSetting, StageTime
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import GpuUse, Session, Start, Window
@@ -71,13 +71,9 @@ class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 def start_record(start: Start) -> StartRecord:
-    """Turn a start into its record.
-
-    Raises:
-        ValueError: The start has no windows.
-    """
+    """Turn a start into its record."""
     total = Window.total(start.windows)
-    streams = total.streams or Streams()
+    streams, counters = total.streams or Streams(), total.counters or Counters(0, 0, counts_batches=False)
     gpus = {} if total.gpus is None else asdict(total.gpus)
     return StartRecord(
         seconds=rounded(total.seconds),
@@ -85,9 +81,9 @@ def start_record(start: Start) -> StartRecord:
         latency=total.latency.thinned().to_text(),
         cold_start_seconds=None if start.cold_start_seconds is None else rounded(start.cold_start_seconds),
         client_cpu_seconds=rounded(total.client_cpu_seconds),
-        items=total.items,
-        batches=total.batches,
-        stages={name: (rounded(time.seconds), time.count) for name, time in total.stages.items()},
+        items=counters.items if counters.counts_batches else None,
+        batches=counters.batches if counters.counts_batches else None,
+        stages={name: (rounded(time.seconds), time.count) for name, time in counters.stages.items()},
         gpus={name: rounded(value) for name, value in gpus.items() if value is not None},
         ttft=streams.ttft.thinned().to_text(),
         itl=streams.itl.thinned().to_text(),
@@ -97,7 +93,7 @@ def start_record(start: Start) -> StartRecord:
         usage_tokens=streams.usage_tokens,
         good=total.good,
         unjudged=total.unjudged,
-        tallies=dict(total.tallies),
+        tallies=dict(counters.tallies),
     )
 
 
@@ -121,20 +117,24 @@ def start_of(record: StartRecord, settings: Mapping[str, ServerSetting], path: s
     except TypeError:
         raise ValueError(f"{path}.gpus has an unknown field besides {', '.join(asdict(GpuUse()))}") from None
     streams = Streams(ttft, itl, tpot, record.tokens, record.with_usage, record.usage_tokens)
+    counters = Counters(
+        record.items or 0,
+        record.batches or 0,
+        stages={name: StageTime(seconds, count) for name, (seconds, count) in record.stages.items()},
+        counts_batches=record.items is not None and record.batches is not None,
+        tallies=record.tallies,
+    )
     window = Window(
         seconds=record.seconds,
         requests=record.requests,
         errors={},
         latency=latency,
-        items=record.items,
-        batches=record.batches,
+        counters=counters if counters.counts_batches or counters.stages or counters.tallies else None,
         client_cpu_seconds=record.client_cpu_seconds,
-        stages={name: StageTime(seconds, count) for name, (seconds, count) in record.stages.items()},
         gpus=gpus,
         streams=None if streams == Streams() else streams,
         good=record.good,
         unjudged=record.unjudged,
-        tallies=record.tallies,
     )
     return Start((window,), record.cold_start_seconds, settings=settings)
 

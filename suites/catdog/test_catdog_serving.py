@@ -163,7 +163,7 @@ def columns(
         "batch_timeout_seconds": settings.batch_timeout,
         "workers": settings.workers,
         "concurrency": users,
-        "success_share": summary.requests / (summary.requests + summary.errors),
+        "success_share": summary.requests / (summary.requests + summary.error_count),
         # Share of the workers' time in `predict`; the rest went to pictures, queues and waiting for a batch.
         "model_share": counters.stages[COMPUTE].seconds / (summary.seconds * settings.workers),
     }

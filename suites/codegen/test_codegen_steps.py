@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.compare.assertions import Baseline, Run
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import ServerHandle
-    from pytest_gpuserve.measure.summary import StepResult
+    from pytest_gpuserve.measure.steps import StepResult
 
 pytestmark = CPU_TOLERANCES
 
@@ -84,7 +84,7 @@ def test_stepped_users(
     parts = run.counters.parts
     # Requests in flight at the end are counted only by the server; it may not have counted the last answers yet.
     assert abs((parts[ENSEMBLE].requests or 0) - run.summary.requests) <= users
-    assert run.summary.errors == 0
+    assert run.summary.error_count == 0
     # Side by side a whole load is one window, whose steps are unknown.
     with suppress(NotMeasured):
         check_steps(run.steps, run.summary.requests, tables / f"steps_{output_len}.csv")
@@ -104,9 +104,9 @@ def check_steps(steps: Sequence[StepResult], requests: int, file: Path) -> None:
         file: File of the table.
     """
     write_steps(file, steps)
-    assert sum(step.requests for step in steps) == requests
-    assert sum(step.errors for step in steps) == 0
-    assert steps[0].throughput < steps[-1].throughput
+    assert sum(step.total.requests for step in steps) == requests
+    assert sum(step.total.error_count for step in steps) == 0
+    assert steps[0].total.throughput < steps[-1].total.throughput
 
 
 @pytest.mark.gpuserve_full
@@ -126,7 +126,7 @@ def test_published(
         schedule=published_steps(PUBLISHED_USERS[output_len]),
         timeout=60.0,
     )
-    assert max(step.throughput for step in run.steps) >= LEAST * printed["throughput"]
+    assert max(step.total.throughput for step in run.steps) >= LEAST * printed["throughput"]
     assert run.batching_ratio >= LEAST * printed["batching_ratio"]
 
 
@@ -138,18 +138,19 @@ def write_steps(file: Path, steps: Sequence[StepResult]) -> None:
         writer.writerow(COLUMNS)
         for step in steps:
             # The first rank is the smallest latency.
-            ranks = [step.latency.quantile(q) if step.requests else None for q in (1e-12, 0.5, 0.9, 0.99)]
+            total = step.total
+            ranks = [total.quantile(q) if total.requests else None for q in (1e-12, 0.5, 0.9, 0.99)]
             writer.writerow(
                 [
                     step.users,
-                    step.seconds,
-                    step.requests,
-                    step.errors,
-                    step.throughput,
+                    total.seconds,
+                    total.requests,
+                    total.error_count,
+                    total.throughput,
                     step.steady_throughput,
                     step.last_window_throughput,
-                    step.latency_mean_seconds,
+                    total.latency.mean,
                     *ranks,
-                    step.latency_max_seconds if step.requests else None,
+                    total.max if total.requests else None,
                 ]
             )

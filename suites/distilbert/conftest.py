@@ -8,7 +8,7 @@ import pytest
 
 from suites.distilbert.modes import expected_modes, modes_of, without_tail
 from suites.distilbert.payload import FOX, SENTENCES
-from suites.distilbert.printed import save_printed
+from suites.distilbert.printed import bins_of, save_printed
 from suites.distilbert.reference import expected_replies
 from suites.distilbert.settings import MAX_BATCH_SIZE, MOSEC, PYTRITON
 from suites.needs import needs_triton
@@ -81,7 +81,7 @@ def keep(sweep: Sweep, artifacts: Path, label: bytes) -> Callable[..., None]:
     def keep_run(run: Run, *, system: str, variant: str, workers: int, concurrency: int) -> None:
         if run.problems:
             return
-        modes = modes_of(without_tail(run.summary.histogram(FINE_BINS)))
+        modes = modes_of(without_tail(bins_of(run.summary.latency, FINE_BINS)))
         expected = expected_modes(concurrency, MAX_BATCH_SIZE)
         sweep.add(
             run,

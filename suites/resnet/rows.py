@@ -6,7 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.measure.histogram import seconds_of
-from pytest_gpuserve.measure.summary import summary_of
+from pytest_gpuserve.measure.window import Window
 from suites.resnet.formulas import published_throughput, samples_per_second, weighted_sd
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def columns(run: Run, batch: int) -> dict[str, float | int | None]:
         **_spread(
             "samples_per_second", [samples_per_second(start.requests / start.seconds, batch) for start in starts]
         ),
-        **_spread("mean_seconds", [summary_of(start.windows).mean for start in starts]),
+        **_spread("mean_seconds", [Window.total(start.windows).mean for start in starts]),
         # Unknown for servers that start side by side.
         **_spread(
             "cold_start_seconds",

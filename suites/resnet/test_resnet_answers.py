@@ -64,11 +64,12 @@ def test_answers(
     )
     assert run.settings["compile"].used == str(backend is not None)
     asked = REQUESTS * run.loads
-    assert (run.summary.requests, run.summary.errors) == (asked, 0)
+    assert (run.summary.requests, run.summary.error_count) == (asked, 0)
     assert (run.counters.requests, run.counters.batches) == (asked, asked)
     assert run.counters.items == BATCH * asked
     # With those of the warm-up.
-    assert all(session.answers == session.answers_checked > 0 for session in run.sessions)
+    starts = [start for session in run.sessions for start in session.starts]
+    assert all(start.answers == start.answers_checked > 0 for start in starts)
     assert run.problems == ()
 
 

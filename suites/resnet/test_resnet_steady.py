@@ -75,7 +75,7 @@ def test_steady(
     # All of it happened before the measured time: a stage without work in that time is left out.
     assert COMPILING not in run.counters.stages
     assert run.counters.items == batch * run.counters.batches
-    assert run.summary.errors == 0
+    assert run.summary.error_count == 0
     # Two requests are under way, and the published formula counts the time of both: it gives half of the rate.
     rate = samples_per_second(run.summary.throughput, batch)
     assert rate > 1.5 * published_throughput(run.summary.mean, batch)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpuserve.measure.breakdown import Breakdown
-    from pytest_gpuserve.measure.summary import Summary
+    from pytest_gpuserve.measure.window import Window
 
     Row = Mapping[str, float]
 
@@ -41,7 +41,7 @@ DECIMALS: Final = 4
 """Tolerance in milliseconds: the rounding of eight such values is far below a clock's precision."""
 
 
-def row_of(summary: Summary, breakdown: Breakdown, *, batch: int, concurrency: int) -> dict[str, float]:
+def row_of(summary: Window, breakdown: Breakdown, *, batch: int, concurrency: int) -> dict[str, float]:
     """Make a row: `COLUMNS` in their order, latencies in milliseconds, throughput in examples a second.
 
     Args:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.compare.side_by_side import NOT_LOOKED_AT
-from pytest_gpuserve.measure.rounds import ARMS, ArmResult
+from pytest_gpuserve.measure.rounds import ARMS
 from pytest_gpuserve.store.kept import KeptFolder, KeptMetric
 from pytest_gpuserve.verdict import verdict as verdict_module
 from pytest_gpuserve.verdict.metric import METRICS
@@ -22,7 +22,7 @@ from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison
 from tests.support.builders import streamed
 from tests.support.reasons import because, said
-from tests.support.rounds import round_of
+from tests.support.rounds import round_of, with_starts, with_windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ def look(paired: SideBySide, times: int = 1) -> Judgement:
 
 def place(paired: SideBySide) -> tuple[int, int]:
     """Rounds so far, and blocks of the last."""
-    return len(paired.rounds), len(paired.rounds[-1].blocks)
+    return len(paired.rounds), paired.rounds[-1].blocks
 
 
 def run_on(paired: SideBySide, tolerance: float = TOLERANCE, *, looks: int = len(LOOKS)) -> Judgement:
@@ -325,7 +325,8 @@ def test_going_back_and_forth_between_tolerances_does_not_pass_more_regressions(
 def test_a_round_in_a_starved_hour_teaches_nothing_about_starts() -> None:
     """A round in which others took the host is evidence, but later comparisons do not learn from its spread."""
     history, pairing = KeptInMemory(), ScriptedPairing()
-    quiet, starved = round_of([0.01] * 6), replace(round_of([0.4] * 6), foreign_cores=1.0)
+    quiet, busy = round_of([0.01] * 6), round_of([0.4] * 6)
+    starved = replace(busy, starts={arm: (replace(start, foreign_cores=1.0),) for arm, (start,) in busy.starts.items()})
     paired = a_comparison(pairing, history=history)
     pairing.rounds.extend([quiet, starved, quiet])
     paired.judge(THROUGHPUT, TOLERANCE)
@@ -341,17 +342,10 @@ class Talkative(ScriptedPairing):
 
     def _round(self, number: int, blocks: int) -> Round:
         measured = super()._round(number, blocks)
-        longer = [
-            replace(
-                block,
-                windows=tuple(
-                    streamed(each, tokens=11 if arm == "base" else 12, usage=arm not in self.silent)
-                    for arm, each in zip(block.order, block.windows, strict=True)
-                ),
-            )
-            for block in measured.blocks
-        ]
-        return replace(measured, blocks=tuple(longer))
+        return with_windows(
+            measured,
+            lambda arm, each: streamed(each, tokens=11 if arm == "base" else 12, usage=arm not in self.silent),
+        )
 
 
 @pytest.mark.parametrize(
@@ -446,7 +440,7 @@ def test_a_round_with_trouble_is_no_evidence_in_a_re_run(history: KeptFolder) ->
 
 def started(base: float, candidate: float) -> Round:
     """A round of servers that took so long to start."""
-    return replace(round_of([0.0] * 6), sides={"base": ArmResult((base,)), "candidate": ArmResult((candidate,))})
+    return with_starts(round_of([0.0] * 6), [base], [candidate])
 
 
 def test_the_values_of_cold_starts_are_of_the_rounds_that_are_judged() -> None:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.compare.assertions import Comparison, Run
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Starter, Target
+    from pytest_gpuserve.experiment.loaded import Progress
     from pytest_gpuserve.experiment.shape import Terms
-    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.store.kept import KeptFolder
     from pytest_gpuserve.verdict.verdict import Judgement
@@ -185,10 +185,12 @@ class World:
                 tuple(replace(window_at(cost + random.gauss(0.0, 0.003)), gpus=gpus) for _ in range(4)),
                 1.5,
                 foreign_cores=self.foreign_cores,
+                answers=1,
+                answers_checked=1,
             )
             for cost in costs
         )
-        keep(Session(starts, AT, answers=2, answers_checked=2))
+        keep(Session(starts, AT))
 
     def pairing(
         self,

@@ -12,8 +12,8 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
+from pytest_gpuserve.experiment.pace import LEAST_TICKS, SETTLE_TICKS
 from pytest_gpuserve.experiment.pairing import Pairing
-from pytest_gpuserve.experiment.server_arm import LEAST_TICKS, SETTLE_TICKS
 from pytest_gpuserve.experiment.shape import LoadShape, Terms
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
 from pytest_gpuserve.load.request import Request
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 LOST = "lost in mid-load: the load engine died: it was killed"
 LOG = "noise\nit was killed\n"
 
+WARMUP_TICKS = 3
 USERS = LoadShape(Closed(4), warmup_seconds=0.3)
-"""A load whose warm-up is three ticks."""
+"""A load with such a warm-up, as all here have."""
 
 either_way = pytest.mark.parametrize("alone", [False, True])
 either_arm = pytest.mark.parametrize("arm", ARMS)
@@ -61,7 +62,6 @@ class Stage:
     Args:
         rate: Answers in each tick of a window of a server; of window -1, its warm-up.
         late: Late beats of the client in a window of a start, for each half second of it.
-        stalled: Late beats of the client just before a window of a start.
         lost: Whose engines are lost, at what is asked of them, and at which time that it is, from 0; None for never.
         failing: Which of the starts fail, and how.
         compiling: Whose models are compiled all the time.
@@ -80,7 +80,6 @@ class Stage:
 
     rate: Callable[[Arm, int], int] = lambda _arm, _number: TICK_REQUESTS
     late: Callable[[int, int], int] = lambda _start, _number: 0
-    stalled: Callable[[int], int] = lambda _start: 0
     lost: tuple[Arm, str, int] | None = None
     failing: Callable[[Arm, int], ServerFailed | None] = lambda _arm, _start: None
     compiling: set[Arm] = field(default_factory=set)
@@ -176,6 +175,7 @@ class _Started:
     stage: Stage
     arm: Arm
     start: int
+    warmed: int = 0
     loading: bool = False
     settling: int = 0
     measured: int = 0
@@ -204,6 +204,9 @@ class _Started:
             self.loading = False
 
     def passing(self) -> int:
+        # The load of a start that is measured alone goes on after the warm-up.
+        self.loading = self.loading or (self.warmed == WARMUP_TICKS and len(self.stage.running) == 1)
+        self.warmed += not self.loading
         if self.loading and not self.settling and self._begins:
             self.stage.turns.append(self.arm)
         return self.stage.eyes.pass_tick()
@@ -217,9 +220,9 @@ class _Started:
         if not self.loading:
             return self._at(tick, -1)
         number, place = divmod(self.measured, LEAST_TICKS)
+        late = 0
         if self.settling:
             self.settling -= 1
-            late = self.stage.stalled(self.start) if not self.settling else 0
         else:
             self.measured += 1
             late = self.stage.late(self.start, number) if not place else 0

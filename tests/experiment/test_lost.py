@@ -11,7 +11,7 @@ from pytest_gpuserve.load.schedule import Poisson, Steps
 from pytest_gpuserve.measure.rounds import ARMS
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import BLOCKS
-from tests.experiment.stage import LOST, USERS, Stage, either_arm, either_way, told
+from tests.experiment.stage import LOST, USERS, Stage, either_arm, told
 from tests.support.reasons import said
 
 if TYPE_CHECKING:
@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 OPEN, STEPS = (LoadShape(schedule, warmup_seconds=0.3) for schedule in (Poisson(1000.0), Steps(((4, 0.5),))))
 
 
-@either_way
 @pytest.mark.parametrize(
-    ("shape", "what", "number"),
+    ("shape", "what", "number", "alone"),
     [
-        pytest.param(USERS, "tick", 1, id="in the warm-up"),
-        pytest.param(USERS, "begin", 0, id="as a turn begins"),
-        pytest.param(USERS, "tick", 6, id="in a turn"),
-        pytest.param(OPEN, "halt", 1, id="before an open loop begins"),
-        pytest.param(STEPS, "halt", 1, id="after what is measured as a whole"),
+        pytest.param(USERS, "tick", 1, False, id="in the warm-up"),
+        pytest.param(USERS, "tick", 1, True, id="in the warm-up of a start alone"),
+        pytest.param(USERS, "begin", 0, False, id="as a turn begins"),
+        pytest.param(USERS, "tick", 6, False, id="in a turn"),
+        pytest.param(USERS, "tick", 6, True, id="in a start alone"),
+        pytest.param(OPEN, "halt", 1, False, id="before an open loop begins"),
+        pytest.param(STEPS, "halt", 2, False, id="after what is measured as a whole"),
+        pytest.param(STEPS, "halt", 2, True, id="after a whole start alone"),
     ],
 )
 @either_arm
@@ -43,8 +45,8 @@ def test_a_load_that_is_lost_makes_its_round_invalid(
     assert stage.is_lost
     assert [problem.kind for problem in measured.problems] == [ReasonKind.LOAD_LOST]
     assert said(measured.problems) == (told(arm, LOST),)
-    assert len(measured.blocks) == (0 if alone else len(stage.turns) // 4) < BLOCKS
-    assert set(measured.sides) == set(ARMS)
+    assert measured.blocks == (0 if alone else len(stage.turns) // 4) < BLOCKS
+    assert set(measured.starts) == set(ARMS)
     assert (stage.running, both.blocks_of_open_round) == ([], 0)
     assert "begin" not in {each for _, each in stage.asked[stage.lost_at :]}
     # By turns no other start is made for a round that is lost.
@@ -53,4 +55,4 @@ def test_a_load_that_is_lost_makes_its_round_invalid(
     stage.lost, stage.compiling = None, set()
     both.measure(BLOCKS)
     assert both.rounds[1].problems == ()
-    assert len(both.rounds[1].blocks) == (1 if alone else BLOCKS)
+    assert both.rounds[1].blocks == (1 if alone else BLOCKS)

@@ -12,7 +12,6 @@ from pytest_gpuserve.experiment import sampling
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import Session, Start
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.support.builders import cached
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.experiment.loaded import Progress
     from pytest_gpuserve.verdict.reason import Reason
 
 LATE = "client late: by 3 ms"
@@ -39,20 +38,17 @@ class Load:
         foreign: Cores that others took in it.
         problems: What went wrong.
         disturbances: What disturbed it as a whole.
-        interrupted: Whether Ctrl-C came.
         cached: Share of the prompts that the server knew, in each window.
     """
 
     foreign: float = 0.0
     problems: tuple[Reason, ...] = ()
     disturbances: tuple[Reason, ...] = ()
-    interrupted: bool = False
     cached: tuple[float, ...] = (0.0,)
 
     def measure(self) -> Start:
         """Measure."""
-        counters = Counters(items=8, batches=1, batch_sizes={"8": 1})
-        return Start(tuple(cached(*self.cached)), 1.0, counters=counters, foreign_cores=self.foreign)
+        return Start(tuple(cached(*self.cached)), 1.0, foreign_cores=self.foreign)
 
 
 @dataclass
@@ -70,6 +66,13 @@ class FakeTarget:
         if load is None:
             raise KeyboardInterrupt
         yield load
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the measurement of a start."""
+    monkeypatch.setattr(sampling, "LoadedServer", lambda load, *_: load)
+    monkeypatch.setattr(sampling, "measure_start", lambda load, _monitor: load.measure())
 
 
 GOOD, WRONG = Load(), because("wrong answers", kind=ReasonKind.WRONG_ANSWERS)
@@ -91,7 +94,7 @@ def took(cores: float) -> str:
             True,
             id="Ctrl-C between two starts keeps the first",
         ),
-        pytest.param([Load(problems=STOPPED, interrupted=True)], [(0.0,)], STOPPED, True, id="Ctrl-C under load"),
+        pytest.param([Load(problems=STOPPED)], [(0.0,)], STOPPED, True, id="Ctrl-C under load"),
         pytest.param([Load(problems=WRONG)], [(0.0,)], WRONG, False, id="trouble ends a session early"),
         pytest.param(
             [Load(0.1), Load(0.9), Load(0.2)], [(0.1,), (0.2, took(0.9))], (), False, id="a busy host is waited for"
@@ -117,15 +120,13 @@ def took(cores: float) -> str:
     ],
 )
 def test_a_session_is_the_starts_that_were_not_disturbed(
-    monkeypatch: pytest.MonkeyPatch,
     loads: list[Load | None],
     starts: list[tuple[object, ...]],
     problems: tuple[Reason, ...],
     *,
     interrupted: bool,
 ) -> None:
-    """The repeated start reports the dropped one, with its batches; no start is made in vain."""
-    monkeypatch.setattr(sampling, "LoadedStart", lambda load, *_: load)
+    """The repeated start reports the dropped one; no start is made in vain."""
     target, kept = FakeTarget(list(loads)), list[Session]()
     came_through = False
     try:
@@ -137,13 +138,11 @@ def test_a_session_is_the_starts_that_were_not_disturbed(
     (session,) = kept
     assert [(start.foreign_cores, *start.rejected) for start in session.starts] == starts
     assert session.problems == problems
-    assert dict(session.batch_sizes) == {"8": len(starts)}
     assert target.loads == []
 
 
-def test_a_cache_that_outlives_a_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_outlives_a_start_is_told() -> None:
     """As one that learns the prompts under load: the starts of one session are not of one work."""
-    monkeypatch.setattr(sampling, "LoadedStart", lambda load, *_: load)
     kept: list[Session] = []
     target = cast("Target", FakeTarget([Load(cached=(0.0,) * 4), Load(cached=(0.9,) * 4)]))
     sampling.take_session(target, LoadShape(Closed(1)), kept.append, cast("Progress", None))

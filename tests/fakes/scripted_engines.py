@@ -29,14 +29,12 @@ def stand_in(
     patch: pytest.MonkeyPatch, engines: Callable[..., ScriptedEngines], foreign: Callable[..., float] = lambda *_: 0.0
 ) -> None:
     """Take the place of all load engines and of looks at the host, of which others take so many cores."""
-    from pytest_gpuserve.experiment import loaded, pairing, server_arm
+    from pytest_gpuserve.experiment import loaded
 
-    for module in (loaded, server_arm):
-        patch.setattr(module, "Engines", engines)
-    for module in (loaded, pairing):
-        patch.setattr(module, "our_processes", lambda _: [])
-        patch.setattr(module, "read_cpu", lambda _: CpuReading(0.0, 0.0, 0.0, 0.0))
-        patch.setattr(module, "cores_taken_by_others", foreign)
+    patch.setattr(loaded, "Engines", engines)
+    patch.setattr(loaded, "our_processes", lambda _: [])
+    patch.setattr(loaded, "read_cpu", lambda _: CpuReading(0.0, 0.0, 0.0, 0.0))
+    patch.setattr(loaded, "cores_taken_by_others", foreign)
 
 
 def scripted_instance(port: int = 1, **values: Any) -> Instance:  # noqa: ANN401 -- whatever an instance has

@@ -13,7 +13,8 @@ from random import Random
 from typing import TYPE_CHECKING, cast
 
 from pytest_gpuserve.compare.side_by_side import KEPT_IN_RUN, Memory, SideBySide
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, Round
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Round
+from pytest_gpuserve.measure.window import Start, Window
 from pytest_gpuserve.store.kept import KeptFolder, KeptRounds, Pair, Subject
 from pytest_gpuserve.verdict.paired import default_prior
 from pytest_gpuserve.verdict.sequential import BLOCKS
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.experiment.pairing import Pairing
+    from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.store.kept import KeptMetric
     from pytest_gpuserve.verdict.paired import Prior
 
@@ -79,7 +81,7 @@ class ScriptedPairing:
     @property
     def blocks_of_open_round(self) -> int:
         """See `Pairing`."""
-        return len(self.rounds[-1].blocks) if self._is_open else 0
+        return self.rounds[-1].blocks if self._is_open else 0
 
     def measure(self, blocks: int) -> None:
         """See `Pairing`."""
@@ -103,17 +105,18 @@ class ScriptedPairing:
     def _round(self, number: int, blocks: int) -> Round:
         random = Random(f"{self.seed} {number}")
         starts = {"base": 0.0, "candidate": self.build.change + random.gauss(0.0, self.build.start_sd * math.sqrt(2))}
-        measured = []
+        measured: dict[Arm, list[Window]] = {arm: [] for arm in ARMS}
         for block in range(blocks):
             order = random.choice((ABBA, BAAB))
             drift = {"base": 0.0, "candidate": block * self.build.drift}
             costs = [starts[arm] + drift[arm] + random.gauss(0.0, self.build.window_sd) for arm in order]
-            measured.append(Block(order, tuple(window_at(cost, requests=self.build.requests) for cost in costs)))
-        side = ArmResult((1.5,), answers=blocks, answers_checked=blocks)
+            for arm, cost in zip(order, costs, strict=True):
+                measured[arm].append(window_at(cost, requests=self.build.requests))
         return Round(
-            tuple(measured),
-            "base",
-            dict.fromkeys(ARMS, side),
+            {
+                arm: (Start(tuple(windows), 1.5, answers=blocks, answers_checked=blocks),)
+                for arm, windows in measured.items()
+            },
             AT,
             one_at_a_time=self.one_at_a_time,
             problems=because(*self.problems.get(number, ())),

@@ -14,7 +14,6 @@ from pytest_gpuserve.load import LogNormal, Uniform, prompts
 from pytest_gpuserve.load.prompt_set import Prompt, Prompts
 from pytest_gpuserve.load.request import NUMBER_PLACE, Request
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.wire import OPENS
 from pytest_gpuserve.servers.remote import RemoteServer
 
 if TYPE_CHECKING:
@@ -105,12 +104,12 @@ def test_turns_are_conversations_of_users_who_wait_for_answers() -> None:
     assert [len(body(request)["messages"]) for request in target.requests] == [1, 3, 1, 3, 1]
     places = {request.number_at for request in target.requests[:4]}
     assert len(places) == 1
-    assert target.pauses_ns() == (OPENS, 3_000_000_000, OPENS, 3_000_000_000, OPENS)
+    assert target.pauses == (None, 3.0, None, 3.0, None)
     assert target.as_thought(Closed(4, think_seconds=0.5)) == Closed(4, think_seconds=(3 * 0.5 + 2 * 3.0) / 5)
     others = handle().chat(prompts(2, input_tokens=20, turns=2, think=4.0))
     assert handle().chat(asked).fingerprint() != others.fingerprint()
     alone = handle().chat(prompts(2))
-    assert (alone.pauses_ns(), alone.as_thought(Closed(4))) == ((), Closed(4))
+    assert (alone.pauses, alone.as_thought(Closed(4))) == ((), Closed(4))
 
 
 def test_one_token_tells_that_the_model_answers() -> None:

@@ -77,7 +77,7 @@ def test_what_was_counted_meanwhile_is_found(before: Counters, meanwhile: Counte
         (replace(EARLY, tallies={}), "preemptions fell from 2 to 0"),
         (replace(EARLY, batch_sizes={"1": 1}), "batches of 4 fell from 3 to 0"),
         (replace(EARLY, stages={}), "count of compute fell from 4 to 0"),
-        (replace(EARLY, stages={COMPUTE: StageTime(0.5, 4)}), "seconds of compute fell from 1 to 0.5"),
+        (replace(EARLY, stages={COMPUTE: StageTime(0.5, 4)}), "seconds of compute fell from 1.0 to 0.5"),
         (replace(EARLY, items=20, batches=9, parts={"model": Counters(items=12, batches=1)}), "model: batches fell"),
     ],
 )

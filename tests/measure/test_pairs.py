@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import BASE, Histogram
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, Round, paired_value, round_point
+from pytest_gpuserve.measure.rounds import ARMS, Round, paired_value, round_point
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import GpuUse, Window
 from pytest_gpuserve.verdict.metric import METRICS, Metric
-from tests.support.rounds import AT, WINDOW_SECONDS, round_of
+from tests.support.rounds import WINDOW_SECONDS, round_of, round_with, with_starts, with_windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +39,7 @@ def a_window(buckets: Sequence[int], seconds: float, items: int, batches: int, g
     for bucket in buckets:
         counts[bucket] = counts.get(bucket, 0) + 500
     requests = 500 * len(buckets)
-    return of_streams(Window(seconds, requests, {}, Histogram(counts), items=items, batches=batches, gpus=gpus))
+    return of_streams(Window(seconds, requests, {}, Histogram(counts), Counters(items, batches), gpus=gpus))
 
 
 def of_streams(window: Window) -> Window:
@@ -55,15 +57,14 @@ WINDOWS = st.builds(
     st.integers(10, 100),
     GPUS,
 )
-BLOCKS = st.builds(Block, st.sampled_from((ABBA, BAAB)), st.tuples(WINDOWS, WINDOWS, WINDOWS, WINDOWS))
-ROUNDS = st.lists(BLOCKS, min_size=2, max_size=4).map(lambda blocks: a_round(*blocks))
+BLOCKS = st.tuples(WINDOWS, WINDOWS, WINDOWS, WINDOWS)
 
 
-def a_round(*blocks: Block) -> Round:
-    """A round of these blocks; each server had the GPU to itself."""
-    return Round(
-        tuple(blocks), "base", {"base": ArmResult((1.0,)), "candidate": ArmResult((1.0,))}, AT, one_at_a_time=True
-    )
+def a_round(*blocks: Sequence[Window]) -> Round:
+    """A round of these blocks, as base, candidate, candidate, base; each server had the GPU to itself."""
+    base = [window for block in blocks for window in (block[0], block[3])]
+    candidate = [window for block in blocks for window in block[1:3]]
+    return round_with(base, candidate, one_at_a_time=True)
 
 
 def on_a_gpu(measured: Round) -> Round:
@@ -78,9 +79,12 @@ def on_a_gpu(measured: Round) -> Round:
 
 def changed(measured: Round, change: Callable[[Window], Window]) -> Round:
     """The same round with every window of both servers changed alike."""
-    return replace(
-        measured, blocks=tuple(replace(block, windows=tuple(map(change, block.windows))) for block in measured.blocks)
-    )
+    return with_windows(measured, lambda _, window: change(window))
+
+
+def blinded(blind: Window, gpus: GpuUse | None, window: Window) -> Window:
+    """The window; if it is this one, with other knowledge of the GPUs."""
+    return replace(window, gpus=gpus) if window is blind else window
 
 
 def differences(metric: Metric, measured: Round) -> tuple[float, ...]:
@@ -89,22 +93,13 @@ def differences(metric: Metric, measured: Round) -> tuple[float, ...]:
 
 
 @FEW
-@given(measured=ROUNDS)
-def test_the_order_within_a_block_does_not_matter(measured: Round) -> None:
-    """Turned round, or as BAAB, a block says the same; with the servers swapped the opposite, by as much."""
-
-    def turned(block: Block) -> Block:
-        return Block(block.order, block.windows[::-1])
-
-    def begun_by_the_other(block: Block) -> Block:
-        one, two, three, four = block.windows
-        return Block(BAAB if block.order == ABBA else ABBA, (two, one, four, three))
-
-    def swapped(block: Block) -> Block:
-        return Block(BAAB if block.order == ABBA else ABBA, block.windows)
-
-    for change, sign in ((turned, 1), (begun_by_the_other, 1), (swapped, -1)):
-        other = replace(measured, blocks=tuple(map(change, measured.blocks)))
+@given(blocks=st.lists(BLOCKS, min_size=2, max_size=4))
+def test_the_order_within_a_block_does_not_matter(blocks: list[tuple[Window, ...]]) -> None:
+    """Turned round, a block says the same; with the servers swapped the opposite, by as much."""
+    measured = a_round(*blocks)
+    turned = a_round(*(block[::-1] for block in blocks))
+    swapped = a_round(*((two, one, four, three) for one, two, three, four in blocks))
+    for other, sign in ((turned, 1), (swapped, -1)):
         for metric in OF_BLOCKS:
             expected = [sign * each for each in differences(metric, measured)]
             assert differences(metric, other) == pytest.approx(expected, abs=1e-12), metric.name
@@ -140,7 +135,7 @@ DRIFTING = tuple(a_window([15_000] * 2, 0.5 * math.exp(0.1 * turn), 1, 1) for tu
 )
 def test_what_a_block_says(metric: str, windows: tuple[Window, ...], difference: float) -> None:
     """By hand."""
-    found = round_point(METRICS[metric], a_round(*[Block(ABBA, windows)] * 2), 0.5).differences
+    found = round_point(METRICS[metric], a_round(*[windows] * 2), 0.5).differences
     assert found == pytest.approx([difference] * 2, abs=1e-12)
 
 
@@ -166,7 +161,7 @@ def test_too_few_requests_say_what_would_help() -> None:
     with pytest.raises(TooFewRequests):
         round_point(P99, round_of([0.1] * 3, requests=200), 0.2)
     # Either server has to have them.
-    thin = Block(ABBA, (CALM, a_window([15_000], 0.5, 1, 1), a_window([], 0.5, 1, 1), CALM))
+    thin = (CALM, a_window([15_000], 0.5, 1, 1), a_window([], 0.5, 1, 1), CALM)
     with pytest.raises(TooFewRequests):
         round_point(P99, a_round(thin, thin), 0.2)
     one_at_a_time = round_point(P99, round_of([0.1], requests=500, one_at_a_time=True), 0.2)
@@ -178,10 +173,10 @@ def test_what_was_not_measured_is_no_number() -> None:
     """No block, no answered request, or a server that does not count: each is an error, never a zero."""
     with pytest.raises(NotMeasured, match="no block"):
         round_point(THROUGHPUT, a_round(), 0.05)
-    silent = Block(ABBA, (CALM, *[a_window([], 0.5, 1, 1)] * 2, CALM))
+    silent = (CALM, *[a_window([], 0.5, 1, 1)] * 2, CALM)
     with pytest.raises(NotMeasured):
         round_point(THROUGHPUT, a_round(silent, silent), 0.05)
-    uncounted = changed(round_of([0.1] * 2), lambda window: replace(window, items=None))
+    uncounted = changed(round_of([0.1] * 2), lambda window: replace(window, counters=None))
     with pytest.raises(NotMeasured, match="request streams"):
         round_point(METRICS["itl.p99"], round_of([0.1] * 2), 0.2)
     with pytest.raises(NotMeasured, match="this server's batches are not counted"):
@@ -196,15 +191,14 @@ def test_what_was_not_measured_is_no_number() -> None:
 def test_one_window_of_which_gpus_are_not_known_makes_it_unknown(metric: Metric, unseen: GpuUse | None) -> None:
     """One unknown window of either server makes the metric unknown; metrics without GPUs are not affected."""
     measured = on_a_gpu(round_of([0.1] * 3))
-    for turn in range(4):
-        for at, block in enumerate(measured.blocks):
-            windows = [replace(each, gpus=unseen) if nth == turn else each for nth, each in enumerate(block.windows)]
-            blocks = (*measured.blocks[:at], replace(block, windows=tuple(windows)), *measured.blocks[at + 1 :])
+    for arm in ARMS:
+        for blind in measured.windows(arm):
+            other = changed(measured, partial(blinded, blind, unseen))
             if metric not in OF_GPUS:
-                assert differences(metric, replace(measured, blocks=blocks)) == differences(metric, measured)
+                assert differences(metric, other) == differences(metric, measured)
                 continue
             with pytest.raises(NotMeasured, match=f"{metric.name} is not known"):
-                differences(metric, replace(measured, blocks=blocks))
+                differences(metric, other)
 
 
 def test_memory_of_a_shared_gpu_is_no_servers() -> None:
@@ -221,7 +215,7 @@ def test_memory_of_a_shared_gpu_is_no_servers() -> None:
 
 def cold_starts(base: tuple[float | None, ...], candidate: tuple[float | None, ...]) -> Round:
     """A round of servers that took so long to start."""
-    return replace(round_of([0.0] * 6), sides={"base": ArmResult(base), "candidate": ArmResult(candidate)})
+    return with_starts(round_of([0.0] * 6), base, candidate)
 
 
 def test_a_round_has_one_cold_start_of_each_server() -> None:
@@ -229,7 +223,7 @@ def test_a_round_has_one_cold_start_of_each_server() -> None:
     point = round_point(COLD_START, cold_starts((10.0,), (15.0,)), 0.2)
     assert point.differences == pytest.approx([math.log(1.5)])
     assert (point.u, point.dof) == (0.0, 0)
-    shorter = replace(cold_starts((10.0,), (15.0,)), blocks=round_of([0.3]).blocks)
+    shorter = with_starts(round_of([0.3]), (10.0,), (15.0,))
     assert round_point(COLD_START, shorter, 0.2) == point
     assert differences(COLD_START, cold_starts((15.0,), (10.0,))) == pytest.approx([-math.log(1.5)])
     one_at_a_time = cold_starts((10.0, 20.0), (20.0, 40.0))
@@ -252,10 +246,8 @@ def test_a_server_that_we_did_not_start_has_no_cold_start(unknown: tuple[float |
 def test_the_memory_of_a_shared_gpu_is_in_neither_session(*, one_at_a_time: bool) -> None:
     """Shared memory is unknown for both; a server's own windows, energy, and alternating memory are known."""
     made = round_of([math.log(2)], one_at_a_time=one_at_a_time)
-    (block,) = made.blocks
     used = GpuUse(joules=50.0, memory_bytes=12e9, utilisation=0.5, sm_clock_mhz=1500.0)
-    windows = tuple(replace(window, gpus=used) for window in block.windows)
-    measured = replace(made, blocks=(replace(block, windows=windows),))
+    measured = changed(made, lambda window: replace(window, gpus=used))
     expected = used if one_at_a_time else replace(used, memory_bytes=None)
     for arm in ARMS:
         assert [window.gpus for window in measured.session(arm).windows] == [expected] * 2

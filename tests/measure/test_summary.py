@@ -11,31 +11,23 @@ from pytest_gpuserve.experiment.observed import Observed
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import Counters, StageTime
-from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.measure.summary import steps_of, summary_of
-from pytest_gpuserve.measure.window import COMPUTE, QUEUE, SERVER, Client
+from pytest_gpuserve.measure.points import NotMeasured, total_of
+from pytest_gpuserve.measure.steps import steps_of
+from pytest_gpuserve.measure.window import COMPUTE, QUEUE, SERVER, Window
 from tests.support.builders import histogram, session, start, window
 
 
 def test_a_summary_pools_windows() -> None:
     """Counts add up, throughput is over the whole time, Little's law holds; of no answers it is an error."""
-    found = summary_of([window((0.010, 0.030)), window((0.020,), errors={"timeout": 3})])
-    assert (found.requests, found.errors, found.seconds) == (3, 3, 1.0)
+    found = total_of([window((0.010, 0.030)), window((0.020,), errors={"timeout": 3})])
+    assert (found.requests, found.errors, found.error_count, found.seconds) == (3, {"timeout": 3}, 3, 1.0)
     assert (found.throughput, found.max) == (3.0, 0.030)
     assert found.mean == pytest.approx(0.020)
     assert found.quantile(0.5) == pytest.approx(0.020, rel=1e-3)
     assert found.in_flight == pytest.approx(0.060)
     for nothing in ([window(())], []):
         with pytest.raises(NotMeasured):
-            summary_of(nothing)
-
-
-def test_a_histogram_counts_every_latency_once() -> None:
-    """Its bins' edges rise evenly up to the largest latency, as hey prints it."""
-    edges, counts = zip(*summary_of([window((0.010, 0.010, 0.019, 0.030))]).histogram(2), strict=True)
-    assert edges == pytest.approx((0.020, 0.030), rel=1e-3)
-    assert counts == (3, 1)
-    assert [count for _, count in summary_of([window((0.010,) * 3)]).histogram(2)] == [3, 0]
+            total_of(nothing)
 
 
 def counters(parts: dict[str, Counters] | None = None, **stages: float) -> Counters:
@@ -45,64 +37,64 @@ def counters(parts: dict[str, Counters] | None = None, **stages: float) -> Count
     return Counters(items=10, batches=5, stages=times, requests=10, parts=parts or {})
 
 
-TIMED = Client(sending_seconds=0.01, receiving_seconds=0.02)
+def timed(counted: Counters | None, sending: float | None = 0.01, receiving: float | None = 0.02) -> Window:
+    """A window of ten requests of 50 ms, with these counts of server and client."""
+    return replace(window((0.050,) * 10), counters=counted, sending_seconds=sending, receiving_seconds=receiving)
 
 
 def test_components_add_up_to_the_mean_latency() -> None:
     """Time that neither server nor client counts is the network's, so the seven components are the mean latency."""
-    summary = summary_of([window((0.050,) * 10)])
-    found = breakdown_of(summary, counters(queue=0.1, input=0.02, infer=0.2, output=0.03, server=0.36), TIMED)
-    assert found.total == pytest.approx(summary.mean)
+    found = breakdown_of(timed(counters(queue=0.1, input=0.02, infer=0.2, output=0.03, server=0.36)))
+    assert found.total == pytest.approx(0.050)
     assert (found.client_send, found.client_receive) == pytest.approx((0.001, 0.002))
     assert (found.queue, found.compute_input, found.compute_infer) == pytest.approx((0.010, 0.002, 0.020))
     assert found.network == pytest.approx(0.050 - 0.001 - 0.002 - 0.010 - 0.002 - 0.020 - 0.003)
 
 
 FULL = counters(queue=0.1, input=0.02, infer=0.2, output=0.03, server=0.36)
-OPEN_LOOP = Client(service=histogram((0.010,)), sending_seconds=0.0, receiving_seconds=0.0)
+OPEN_LOOP = replace(timed(FULL, 0.0, 0.0), service=histogram((0.010,)))
 
 
 @pytest.mark.parametrize(
-    ("counted", "client", "told"),
+    ("measured", "told"),
     [
-        (None, TIMED, "does not count"),
+        (timed(None), "does not count"),
         # Not by request.
-        (counters(queue=0.1, server=0.2), TIMED, "does not count"),
-        # Over a protocol whose sends are not timed; of several starts one is enough.
-        (FULL, Client.pooled([TIMED, Client()]), "does not time"),
+        (timed(counters(queue=0.1, server=0.2)), "does not count"),
+        # Over a protocol whose sends are not timed; of several windows one is enough.
+        (Window.total([timed(FULL), timed(FULL, None, None)]), "does not time"),
         # Its latency holds what requests waited in the client, which is none of the network's.
-        (FULL, OPEN_LOOP, "open loop"),
+        (OPEN_LOOP, "open loop"),
         # Where the server counts more time than its requests took, it has counted others.
         (
-            counters(queue=0.4, input=0.02, infer=0.2, output=0.03, server=0.66),
-            TIMED,
+            timed(counters(queue=0.4, input=0.02, infer=0.2, output=0.03, server=0.66)),
             "did not count the same requests",
         ),
     ],
 )
-def test_what_is_not_counted_is_no_component(counted: Counters | None, client: Client, told: str) -> None:
+def test_what_is_not_counted_is_no_component(measured: Window, told: str) -> None:
     """Rather than some that are zero."""
     with pytest.raises(NotMeasured, match=told):
-        breakdown_of(summary_of([window((0.050,) * 10)]), counted, client)
-    assert Client.pooled([TIMED, TIMED]).sending_seconds == pytest.approx(0.02)
+        breakdown_of(measured)
+    assert Window.total([timed(FULL), timed(FULL)]).sending_seconds == pytest.approx(0.02)
 
 
 def test_windows_belong_to_the_step_of_their_middle() -> None:
     """Counts of all steps add up to those of the load, also where windows straddle the steps' ends."""
     windows = [window((0.010,) * n, seconds=0.5) for n in (1, 2, 30, 40, 40, 40, 40, 40)]
     found = steps_of(((1, 0.9), (20, 3.0)), [start(*windows), start(*windows)])
-    assert [(step.users, step.requests) for step in found] == [(1, 6), (20, 460)]
-    assert found[0].seconds == 2.0
-    assert found[1].throughput == pytest.approx(230 / 3.0)
+    assert [(step.users, step.total.requests) for step in found] == [(1, 6), (20, 460)]
+    assert found[0].total.seconds == 2.0
+    assert found[1].total.throughput == pytest.approx(230 / 3.0)
     assert found[1].last_window_throughput == 80.0
     assert found[1].steady_throughput == 80.0
-    assert found[1].latency.total == 460
+    assert found[1].total.latency.total == 460
 
 
 def test_an_empty_step_has_no_mean() -> None:
     """Its throughput is zero; of a load without steps, or side by side, where it is one window, it is an error."""
     (step,) = steps_of(((5, 1.0),), [start(window(()), window(()))])
-    assert (step.throughput, step.latency_mean_seconds, step.latency.total) == (0.0, None, 0)
+    assert (step.total.throughput, step.total.latency.mean, step.total.latency.total) == (0.0, None, 0)
     with pytest.raises(UsageProblem, match="steps"):
         _ = Observed([session()], Closed(4)).steps
     assert [step.users for step in Observed([session()], Steps(((3, 2.0),))).steps] == [3]
@@ -112,21 +104,22 @@ def test_an_empty_step_has_no_mean() -> None:
 
 def test_what_nobody_looked_at_is_not_measured() -> None:
     """Counters and busy cores of starts that have none are errors, not zero; so is a sum of only some starts."""
-    unseen = Observed([session()])
+    uncounted = start(window(items=None, batches=None))
+    unseen = Observed([session(uncounted)])
     with pytest.raises(NotMeasured, match="counts nothing"):
         _ = unseen.counters
     with pytest.raises(NotMeasured, match="busy cores"):
         _ = unseen.cpu_share
-    known = replace(start(), counters=counters(queue=0.1))
+    known = start(timed(counters(queue=0.1)))
     assert Observed([session(known, known)]).counters.items == 20
     with pytest.raises(NotMeasured, match="only 1 of 2 starts know"):
-        _ = Observed([session(known, start())]).counters
+        _ = Observed([session(known, uncounted)]).counters
 
 
 def test_what_is_answered_after_the_end_is_no_current_rate() -> None:
     """The last window, with answers to requests in flight, counts for the step, but not as its current rate."""
     whole = [window((0.010,) * 40, seconds=0.5)] * 4
     (step,) = steps_of(((20, 2.0),), [start(*whole, window((0.010,) * 20, seconds=0.01))])
-    assert step.requests == 180
+    assert step.total.requests == 180
     assert step.last_window_throughput == 80.0
     assert step.steady_throughput == 80.0

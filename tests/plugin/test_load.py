@@ -27,8 +27,8 @@ def fox(server):
 
 def test_open(fox, load):
     run = load(fox, schedule=Poisson(rate=100), requests=220, warmup_seconds=0.3)
-    assert 0 < run.service.p50 <= float(run.latency.p50) + 1e-3
-    assert run.send_lag.p50 > 0
+    assert 0 < run.summary.service.quantile(0.5) <= float(run.latency.p50) + 1e-3
+    assert run.summary.lag.quantile(0.5) > 0
 
 def test_burst(server, fox, load):
     both = server.rotate([fox, server.post("/infer", body=b"dog", expect=b"DOG")], shuffled=True)

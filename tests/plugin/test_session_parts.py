@@ -65,7 +65,7 @@ def test_every_start_has_a_log_and_its_secrets_are_known(
     start = made.starter(1.0)
     ask: Any = SimpleNamespace(headers={"Authorization": "Bearer hunter22", "Accept": "*/*"})
     for name in ("mosec", "my server/2"):
-        start(SimpleNamespace(name=name), ask)
+        start(SimpleNamespace(name=name), ask, None)
     given = {"PORT": "8000", "Authorization": "hunter22"}
     assert logged == [("", {}), ("001-mosec.log", given), ("", {}), ("002-my-server-2.log", given)]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.window import COMPUTE, PER_REQUEST, QUEUE, SERVER, Client, GpuUse, Session, Start, Window
+from pytest_gpuserve.measure.window import COMPUTE, PER_REQUEST, QUEUE, SERVER, GpuUse, Session, Start, Window
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
@@ -119,9 +118,6 @@ def session(users: int, slower: float) -> Session:
     return Session(
         tuple(_start(users, slower, begin_ns) for begin_ns in begins),
         AT,
-        batch_sizes={"1": 3, "2": 5, "4": 20, "8": 60, "16": 240},
-        answers=REQUESTS * 16,
-        answers_checked=REQUESTS * 16,
     )
 
 
@@ -129,34 +125,33 @@ def _start(users: int, slower: float, begin_ns: int) -> Start:
     # Two windows were thrown away after the third.
     places = [0, 1, 2, 5, 6, 7, 8, 9]
     windows = [_window(users, slower, begin_ns + 500_000_000 * place, place) for place in places]
-    requests = sum(window.requests for window in windows)
-    mean = math.fsum(window.latency.sum_seconds for window in windows) / requests
     return Start(
         tuple(windows),
         cold_start_seconds=3.2,
         discarded=1,
         foreign_cores=0.2,
         cpu_share=0.3,
-        client=Client(
-            lag=Histogram({bucket_of(20_000): requests}),
-            sending_seconds=0.02 * mean * requests,
-            receiving_seconds=0.01 * mean * requests,
-        ),
         settings={
             "max_batch_size": ServerSetting("16", "32"),
             "timeout": ServerSetting("10 ms", "10 ms"),
             "num": ServerSetting(None),
         },
-        counters=_counters(mean, requests),
         rejected=("SM clock fell to 900 MHz: thermal slowdown",) * 2,
+        answers=REQUESTS * 8,
+        answers_checked=REQUESTS * 8,
     )
 
 
 def _window(users: int, slower: float, begin_ns: int, place: int) -> Window:
     middle = 0.002 * (1 + users / 20) * (1 + 0.01 * (place % 5))
     latencies = [middle * 1.002**rank * (slower if rank > 0.98 * REQUESTS else 1) for rank in range(REQUESTS)]
+    made = window(latencies, errors={"status 503": 1})
     return replace(
-        window(latencies, items=REQUESTS, batches=REQUESTS // 12, errors={"status 503": 1}),
+        made,
+        counters=_counters(made.mean, REQUESTS),
+        lag=Histogram({bucket_of(20_000): REQUESTS}),
+        sending_seconds=0.02 * made.mean * REQUESTS,
+        receiving_seconds=0.01 * made.mean * REQUESTS,
         gpus=GpuUse(120.0, 12e9, 0.83, 1410.0 - 30 * (place % 4)),
         begin_ns=begin_ns,
         end_ns=begin_ns + 500_000_000,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
-from pytest_gpuserve.measure.summary import Summary, summary_of
+from pytest_gpuserve.measure.points import total_of
 from pytest_gpuserve.report.benchmark_json import LONGEST_NAME_BYTES, document, statistics_of
 from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.measure.window import Session, Window
 
 
 NODEID = "suites/perf/test_perf.py::test_it[8]"
@@ -69,9 +69,9 @@ def read(text: str) -> dict[str, Any]:
     return file
 
 
-def summary(latencies: list[float]) -> Summary:
+def summary(latencies: list[float]) -> Window:
     """The summary of latencies in seconds."""
-    return summary_of([window(latencies)])
+    return total_of([window(latencies)])
 
 
 def test_statistics_are_those_of_pytest_benchmark() -> None:

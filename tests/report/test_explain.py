@@ -7,7 +7,25 @@ from typing import get_args
 
 import pytest
 
-from pytest_gpuserve.measure.breakdown import Profile, QueueFrom
+from pytest_gpuserve.measure import breakdown
+from pytest_gpuserve.measure.breakdown import (
+    CACHED,
+    CLIENT,
+    CLIENT_CORES,
+    COMPUTE_OF,
+    COMPUTE_OF_BATCH,
+    DECODE,
+    FILLING,
+    FORMATION_ITEMS,
+    MEAN,
+    OUTSIDE,
+    P99,
+    PREEMPTED,
+    QUEUE_OF_SERVER,
+    TOKENS,
+    TPOT,
+    TTFT,
+)
 from pytest_gpuserve.report.attribution import attribution
 from pytest_gpuserve.report.explain import basis, explain, reasons_of
 from pytest_gpuserve.verdict.verdict import ReferenceKind, Verdict
@@ -91,34 +109,39 @@ def test_a_regression_within_the_tolerance_says_why_it_is_one(metric: str, worse
         assert list(map(str, reasons_of(replace(seen, **other)))) == ["a reason"]
 
 
-BEFORE = Profile(
-    mean_seconds=0.0100,
-    p99_seconds=0.0120,
-    client_cores=0.04,
-    client_lag_seconds=12e-6,
-    items_per_batch=7.97,
-    formation_seconds=187e-6,
-    compute_seconds=0.0041,
-    other_compute={"Preprocess_1": 0.0008},
-    queue_seconds=0.0031,
-    queue_from=QueueFrom.SERVER,
-    outside_seconds=0.0020,
-)
-STREAM = Profile(
-    mean_seconds=0.100,
-    p99_seconds=0.120,
-    client_cores=0.04,
-    ttft_seconds=0.02,
-    tpot_seconds=0.004,
-    tokens=21.0,
-    cached_share=0.62,
-    preemptions=0.0,
-)
+BEFORE = {
+    MEAN: 0.0100,
+    P99: 0.0120,
+    CLIENT_CORES: 0.04,
+    CLIENT: 12e-6,
+    FORMATION_ITEMS: 7.97,
+    FILLING: 187e-6,
+    COMPUTE_OF_BATCH: 0.0041,
+    f"{COMPUTE_OF}Preprocess_1": 0.0008,
+    QUEUE_OF_SERVER: 0.0031,
+    OUTSIDE: 0.0020,
+}
+STREAM = {
+    MEAN: 0.100,
+    P99: 0.120,
+    CLIENT_CORES: 0.04,
+    TTFT: 0.02,
+    DECODE: 0.08,
+    TPOT: 0.004,
+    TOKENS: 21.0,
+    CACHED: 0.62,
+    PREEMPTED: 0.0,
+}
 
 
-def lines(**after: object) -> dict[str, str]:
+def lines(**after: float) -> dict[str, str]:
     """The lines of a comparison with what differs, by their label."""
-    return labelled(attribution(BEFORE, replace(BEFORE, **after)))  # type: ignore[arg-type]  # any fields
+    return labelled(attribution(BEFORE, {**BEFORE, **named(after)}))
+
+
+def named(values: dict[str, float]) -> dict[str, float]:
+    """The values by the names of the parts."""
+    return {getattr(breakdown, name.upper(), name): value for name, value in values.items()}
 
 
 def labelled(found: list[str]) -> dict[str, str]:
@@ -128,7 +151,7 @@ def labelled(found: list[str]) -> dict[str, str]:
 
 def test_slower_computation_is_named_with_its_share() -> None:
     """The lines name moved parts, their shares of the growth, unmoved and unknown parts, and places to look."""
-    after = replace(BEFORE, mean_seconds=0.0107, compute_seconds=0.00452, queue_seconds=0.00338)
+    after = {**BEFORE, MEAN: 0.0107, COMPUTE_OF_BATCH: 0.00452, QUEUE_OF_SERVER: 0.00338}
     assert attribution(BEFORE, after) == [
         (
             "moved with it: queue 3.10 ms -> 3.38 ms (+9.0 %; the server's time less compute), compute per batch"
@@ -144,18 +167,18 @@ def test_slower_computation_is_named_with_its_share() -> None:
 
 
 QUEUE = "queue 3.10 ms -> 5.10 ms (+64.5 %; the server's time less compute)"
-MOVED: dict[str, tuple[dict[str, object], str]] = {
-    "arrivals and scheduling (the queue moved alone)": ({"queue_seconds": 0.0051}, QUEUE),
+MOVED: dict[str, tuple[dict[str, float], str]] = {
+    "arrivals and scheduling (the queue moved alone)": ({"queue_of_server": 0.0051}, QUEUE),
     "why batches are smaller (batching window, max_batch_size, arrivals)": (
-        {"queue_seconds": 0.0051, "items_per_batch": 4.0},
+        {"queue_of_server": 0.0051, "formation_items": 4.0},
         f"{QUEUE}, batch formation 7.97 -> 4.00 items (-49.8 %)",
     ),
     "the measuring machine and the way to the server": (
-        {"p99_seconds": 0.02, "client_lag_seconds": 0.005, "outside_seconds": 0.004},
+        {"p99": 0.02, "client": 0.005, "outside": 0.004},
         "client lag p99 12.0 us -> 5.00 ms, network and client 2.00 ms -> 4.00 ms (+100.0 %)",
     ),
     "the stage Preprocess_1": (
-        {"other_compute": {"Preprocess_1": 0.0028}},
+        {f"{COMPUTE_OF}Preprocess_1": 0.0028},
         "compute of Preprocess_1 800 us -> 2.80 ms (+250.0 %)",
     ),
 }
@@ -165,22 +188,22 @@ MOVED: dict[str, tuple[dict[str, object], str]] = {
 def test_what_moved_says_where_to_look(look_at: str) -> None:
     """A part that moved alone is suspected, an unmoved one is not."""
     after, moved = MOVED[look_at]
-    found = lines(mean_seconds=0.012, **after)
+    found = lines(mean=0.012, **after)
     assert (found["moved with it"], found["look at"]) == (moved, look_at)
 
 
 def test_computation_in_step_with_batches_blames_neither() -> None:
     """If batches grew and took longer, either may cause the other; beyond proportion it is the work."""
-    grown = {"mean_seconds": 0.014, "items_per_batch": 15.94}
-    assert "either may follow from the other" in lines(compute_seconds=0.0065, **grown)["look at"]
-    assert lines(compute_seconds=0.0121, **grown)["look at"].endswith("; the model, its kernels, the clocks")
-    shrunk = lines(mean_seconds=0.014, items_per_batch=4.0, compute_seconds=0.0082)["look at"]
+    grown = {"mean": 0.014, "formation_items": 15.94}
+    assert "either may follow from the other" in lines(compute_of_batch=0.0065, **grown)["look at"]
+    assert lines(compute_of_batch=0.0121, **grown)["look at"].endswith("; the model, its kernels, the clocks")
+    shrunk = lines(mean=0.014, formation_items=4.0, compute_of_batch=0.0082)["look at"]
     assert shrunk.endswith("; the model, its kernels, the clocks")
 
 
 def test_small_moves_are_none() -> None:
     """A part that doubled but is negligible has not moved, and neither has a large one that hardly changed."""
-    found = lines(mean_seconds=0.012, queue_seconds=0.0051, client_lag_seconds=60e-6, compute_seconds=0.0042)
+    found = lines(mean=0.012, queue_of_server=0.0051, client=60e-6, compute_of_batch=0.0042)
     assert found["moved with it"] == "queue 3.10 ms -> 5.10 ms (+64.5 %; the server's time less compute)"
     assert "client lag p99 12.0 us -> 60.0 us" in found["did not move"]
     assert "compute per batch 4.10 ms -> 4.20 ms" in found["did not move"]
@@ -188,19 +211,19 @@ def test_small_moves_are_none() -> None:
 
 def test_a_tail_alone_is_not_explained_by_means() -> None:
     """p99 that doubled beside the same mean is said to be beyond what the counters tell."""
-    found = attribution(BEFORE, replace(BEFORE, p99_seconds=0.024))
+    found = attribution(BEFORE, {**BEFORE, P99: 0.024})
     assert found[0] == "moved with it: nothing that was counted"
     assert found[-1].startswith("latency.p99 +100.0 %, but the mean latency +0.0 %")
     assert not any("look at" in line for line in found)
-    small = replace(BEFORE, p99_seconds=0.0125)
-    with_the_mean = replace(BEFORE, p99_seconds=0.024, mean_seconds=0.012)
+    small = {**BEFORE, P99: 0.0125}
+    with_the_mean = {**BEFORE, P99: 0.024, MEAN: 0.012}
     for after in (small, with_the_mean):
         assert not any("latency.p99" in line for line in attribution(BEFORE, after))
 
 
 def test_what_only_one_side_counts_is_not_compared() -> None:
     """With a baseline without stages, present values are shown, and none has moved."""
-    old = Profile(mean_seconds=0.008, p99_seconds=0.009, client_cores=0.04, items_per_batch=7.97)
+    old = {MEAN: 0.008, P99: 0.009, CLIENT_CORES: 0.04, FORMATION_ITEMS: 7.97}
     found = labelled(attribution(old, BEFORE))
     assert found["moved with it"] == "nothing that was counted"
     assert found["counted for one server only"].startswith("client lag p99 now 12.0 us, network and client now 2.00 ms")
@@ -214,37 +237,37 @@ def test_what_only_one_side_counts_is_not_compared() -> None:
     ("after", "moved", "look_at"),
     [
         (
-            {"mean_seconds": 0.11, "ttft_seconds": 0.03},
+            {"mean": 0.11, "ttft": 0.03},
             "queue and prefill (TTFT) 20.0 ms -> 30.0 ms (+50.0 %)",
             "queue and prefill (prompts, prefix cache, slots)",
         ),
         (
-            {"mean_seconds": 0.12, "tpot_seconds": 0.005},
+            {"mean": 0.12, "decode": 0.1, "tpot": 0.005},
             "decode 80.0 ms -> 100 ms (+25.0 %), decode a token (TPOT) 4.00 ms -> 5.00 ms (+25.0 %)",
             "decode (sequences a step, kernels, speculation)",
         ),
         # As fast for each of them.
         (
-            {"mean_seconds": 0.12, "tokens": 26.0},
+            {"mean": 0.12, "decode": 0.1, "tokens": 26.0},
             "decode 80.0 ms -> 100 ms (+25.0 %), tokens an answer 21.00 -> 26.00 (+23.8 %)",
             "why answers have another number of tokens (max_tokens, stop, sampling)",
         ),
         (
-            {"cached_share": 0.03},
+            {"cached": 0.03},
             "prompt tokens from the prefix cache 62 % -> 3 % (-95.2 %)",
             "why fewer prompt tokens come from the prefix cache (its setting, its size, the prompts)",
         ),
         (
-            {"preemptions": 31.0},
+            {"preempted": 31.0},
             "preemptions 0 -> 31 in 1000 requests",
             "the size of the KV cache, and how many sequences share it",
         ),
     ],
-    ids=["prefill", "decode", "unequal work", "prefix cache", "preemptions"],
+    ids=["prefill", "decode", "unequal work", "prefix cache", "preempted"],
 )
 def test_a_streams_latency_is_that_of_its_first_token_and_of_the_rest(
     after: dict[str, float], moved: str, look_at: str
 ) -> None:
     """Without the server's counters, the length of answers is distinguished from their speed."""
-    found = labelled(attribution(STREAM, replace(STREAM, **after)))  # type: ignore[arg-type]  # any fields
+    found = labelled(attribution(STREAM, {**STREAM, **named(after)}))
     assert (found["moved with it"], found["look at"]) == (moved, look_at)

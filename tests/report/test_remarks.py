@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.names import names_of, some_of
 from pytest_gpuserve.report.next_step import UPDATE
 from pytest_gpuserve.report.remarks import (
@@ -22,7 +21,7 @@ from pytest_gpuserve.report.remarks import (
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.support.builders import judgement, result_of, run_of, session, start, window
+from tests.support.builders import judgement, result_of, run_of, session, start, tallied, window
 
 if TYPE_CHECKING:
     from pytest_gpuserve.report.results import TestResult
@@ -93,15 +92,12 @@ def test_an_error_before_any_verdict_has_a_line() -> None:
 
 def test_the_load_engine_tells_how_it_did() -> None:
     """The line has the worst send lag, the share of a core and the repeated sends; it is absent without a load."""
-    lag = Client(lag=Histogram({bucket_of(50_000): 100}))
-    late = Client(lag=Histogram({bucket_of(3_000_000): 100}))
-    again = Client(lag=late.lag, resent=7)
-    results = [
-        result_of(name, sessions=(session(replace(start(), client=client)),))
-        for name, client in (("a", lag), ("b", late))
-    ]
+    quick = replace(window(), lag=Histogram({bucket_of(50_000): 100}))
+    late = replace(window(), lag=Histogram({bucket_of(3_000_000): 100}))
+    again = replace(late, resent=7)
+    results = [result_of(name, sessions=(session(start(each)),)) for name, each in (("a", quick), ("b", late))]
     assert client_lines(run_of(*results)) == ["load engine: send lag p99 3.00 ms at most, 2 % of a core on average"]
-    resent = result_of("c", sessions=(session(replace(start(), client=again)),))
+    resent = result_of("c", sessions=(session(start(again)),))
     (line,) = client_lines(run_of(resent))
     assert line.endswith(", 7 requests sent again: the server closed connections that it had kept open")
     assert client_lines(run_of(result_of("a", sessions=(session(),)))) == []
@@ -116,8 +112,7 @@ def test_what_a_language_model_had_in_its_cache_is_told() -> None:
         {},
     )
     results = [
-        result_of(name, sessions=(session(start(replace(window(), tallies=each))),))
-        for name, each in zip("abc", tallies, strict=True)
+        result_of(name, sessions=(session(start(tallied(each))),)) for name, each in zip("abc", tallies, strict=True)
     ]
     assert language_model_lines(run_of(*results)) == [
         "prompt tokens from the prefix cache: 62 % (a)",

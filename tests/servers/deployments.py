@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
-from pytest_gpuserve.experiment.loaded import LoadedStart
+from pytest_gpuserve.experiment.loaded import LoadedServer
+from pytest_gpuserve.experiment.sampling import measure_start
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.servers.instance import started
@@ -80,10 +81,9 @@ def loaded(
     shape = LoadShape(Closed(users), seconds=seconds, warmup_seconds=0.5)
     if schedule is not None:
         shape = LoadShape(schedule, warmup_seconds=0.5)
-    check = AnswerCheck((request.expect for request in target.requests), wants_all=False)
     with target.started() as instance:
-        load = LoadedStart(instance, target, shape, check, Unseen())
-        start = load.measure()
+        load = LoadedServer(instance, target, shape, Unseen())
+        start = measure_start(load, TelemetryMonitor())
     return start, load.problems, instance
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.experiment import server_arm
+from pytest_gpuserve.experiment import pace
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.shape import LoadShape, Terms
 from pytest_gpuserve.load.schedule import Closed
@@ -37,7 +37,7 @@ def target(starts: Starts, worked: Path, *habits: str) -> Target:
 
 def test_one_server_rests_while_the_other_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round finds the slower server, and each server answers and counts the requests of its own turns alone."""
-    monkeypatch.setattr(server_arm, "LEAST_TICKS", 1)
+    monkeypatch.setattr(pace, "LEAST_TICKS", 1)
     starts = {arm: Starts(tmp_path / f"log-{arm}") for arm in ARMS}
     shape = LoadShape(Closed(USERS), warmup_seconds=0.3, requests_wanted=(1,), foreign_cores=1000.0)
     base = target(starts["base"], tmp_path / "base")
@@ -50,11 +50,11 @@ def test_one_server_rests_while_the_other_is_loaded(tmp_path: Path, monkeypatch:
     (measured,) = pair.rounds
     assert all(map(is_busy, measured.problems)), measured.problems
     if measured.problems or any(len(each.instances) > 1 for each in starts.values()):
-        pytest.skip(f"the machine is too busy: {measured.problems or measured.sides}")
-    assert len(measured.blocks) == BLOCKS
+        pytest.skip(f"the machine is too busy: {measured.problems or measured.starts}")
+    assert measured.blocks == BLOCKS
     # Four times the work: far more than any machine adds.
     assert round_point(METRICS["throughput"], measured, 0.05).x > 0.2
-    turns = [turn for block in measured.blocks for turn in zip(block.order, block.windows, strict=True)]
+    turns = [(arm, window) for arm in ARMS for window in measured.windows(arm)]
     idle, busy = 0, 0
     for arm in ARMS:
         begun = [int(line) for line in (tmp_path / arm).read_text().splitlines()]
@@ -64,8 +64,7 @@ def test_one_server_rests_while_the_other_is_loaded(tmp_path: Path, monkeypatch:
             idle += answers if loaded != arm else 0
             # It may still answer what was under way when its turn ended.
             assert loaded == arm or answers <= USERS
-        side, windows = measured.sides[arm], measured.windows(arm)
-        assert side.answers == side.answers_checked > sum(window.requests for window in windows)
-        assert side.counters is not None
-        assert side.counters.items == sum(window.items or 0 for window in windows) > 0
+        (start,) = measured.starts[arm]
+        assert start.answers == start.answers_checked > start.requests
+        assert all(window.counters is not None and window.counters.items for window in start.windows)
     assert idle < busy / 20

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
-from pytest_gpuserve.measure.rounds import ABBA, ArmResult, Block, Round
-from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.measure.rounds import Round
+from pytest_gpuserve.measure.window import Start
 from pytest_gpuserve.store.kept import DAYS, MOST_FILES, KeptFolder, KeptMetric, KeptRounds, Pair, Subject
 from pytest_gpuserve.verdict.paired import RoundPoint
 from pytest_gpuserve.verdict.verdict import Verdict
@@ -33,18 +33,22 @@ METRICS = {
 def small_round() -> Round:
     """A round of one block with every field known."""
     part = Counters(20, 5, {"4": 5}, {"compute": StageTime(0.5, 5)}, requests=20)
-    side = ArmResult(
-        (1.5, None),
-        Client(sending_seconds=0.25, receiving_seconds=0.0),
-        batch_sizes={"4": 10},
+    failed = replace(
+        streamed(window((0.01, 0.02)), tokens=11, usage=True),
+        errors={"timeout": 1},
+        counters=replace(part, parts={"model": part}),
+        sending_seconds=0.25,
+        receiving_seconds=0.0,
+    )
+    start = Start(
+        (failed,) * 2,
+        1.5,
         answers=20,
         answers_checked=20,
         cold_start_parts={"import": 1.25},
         settings={"batch": ServerSetting("32", None), "delay": ServerSetting(None, "10")},
-        counters=replace(part, parts={"model": part}),
     )
-    failed = replace(streamed(window((0.01, 0.02)), tokens=11, usage=True), errors={"timeout": 1})
-    return Round((Block(ABBA, (failed,) * 4),), "base", {"base": side, "candidate": side}, AT)
+    return Round({"base": (start,), "candidate": (start, Start((), None))}, AT)
 
 
 @pytest.fixture
@@ -98,7 +102,7 @@ def test_another_pair_begins_anew(folder: KeptFolder, other: Pair) -> None:
     ("old", "new"),
     [
         (b"}", b""),
-        (b'"schema":5', b'"schema":6'),
+        (b'"schema":6', b'"schema":7'),
         (b'"looks":[0,1]', b'"looks":[1,0]'),
         (b'"looks":[0,1]', b'"looks":[0,8]'),
         (b'"decision":"PASS"', b'"decision":"FINE"'),

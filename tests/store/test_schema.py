@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytest_gpuserve.measure.counters import ServerSetting, StageTime
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
 from pytest_gpuserve.measure.window import GpuUse, Start, Window
 from pytest_gpuserve.store.schema import StartRecord, sessions_of, start_of, start_record
@@ -65,9 +65,10 @@ def test_what_is_not_known_is_left_out() -> None:
     }
     more = replace(
         window(items=None, batches=None, seconds=0.50123456789),
-        stages={"compute": StageTime(0.123456789, 40)},
+        counters=Counters(
+            0, 0, stages={"compute": StageTime(0.123456789, 40)}, counts_batches=False, tallies={"prompt_tokens": 200}
+        ),
         gpus=GpuUse(joules=12.5),
-        tallies={"prompt_tokens": 200},
     )
     assert msgspec.to_builtins(start_record(start(more))) == {
         **plain,

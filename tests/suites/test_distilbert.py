@@ -5,21 +5,20 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.summary import Summary
+from pytest_gpuserve.measure.window import Window
 from suites.distilbert import payload
 from suites.distilbert.apps import distilbert_model
 from suites.distilbert.apps.distilbert_model import MAX_TOKENS, PAD_ID, SIZES, Classifier, build_model, load_tokenizer
 from suites.distilbert.modes import Mode, expected_modes, modes_of, without_tail
-from suites.distilbert.printed import as_printed, save_printed
+from suites.distilbert.printed import as_printed, bins_of, save_printed
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MOSEC, PYTRITON
 from suites.published import records_of
+from tests.support.builders import histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,17 +172,17 @@ def test_contexts_and_masks_are_what_was_asked_for() -> None:
         assert (apart < 1e-4) is masked
 
 
-def summary(latencies_ms: list[float]) -> Summary:
+def summary(latencies_ms: list[float]) -> Window:
     """A summary of these latencies within one second."""
-    return Summary(
-        requests=len(latencies_ms),
-        errors=0,
-        seconds=1.0,
-        throughput=float(len(latencies_ms)),
-        mean=sum(latencies_ms) / len(latencies_ms) / 1e3,
-        max=max(latencies_ms) / 1e3,
-        latency=Histogram(Counter(bucket_of(round(latency * 1e6)) for latency in latencies_ms)),
-    )
+    return Window(1.0, len(latencies_ms), {}, histogram(latency / 1e3 for latency in latencies_ms))
+
+
+def test_bins_count_every_latency_once() -> None:
+    """The edges of the bins rise evenly up to the largest latency, as hey prints them."""
+    edges, counts = zip(*bins_of(histogram((0.010, 0.010, 0.019, 0.030)), 2), strict=True)
+    assert edges == pytest.approx((0.020, 0.030), rel=1e-3)
+    assert counts == (3, 1)
+    assert [count for _, count in bins_of(histogram((0.010,) * 3), 2)] == [3, 0]
 
 
 def test_a_run_is_printed_as_hey_prints_it(tmp_path: Path) -> None:

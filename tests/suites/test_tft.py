@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,8 +12,7 @@ import pytest
 
 from pytest_gpuserve.measure.breakdown import Breakdown
 from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.summary import Summary
+from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.servers.triton_config import Repository, requested_settings
 from suites.published import records_of
 from suites.tft import published_rules as rules
@@ -34,6 +32,7 @@ from suites.tft.knee import Point, knee
 from suites.tft.summary import main as run_summary
 from suites.tft.table import COLUMNS, check_row, littles_law, row_of, warning_of
 from tests.plugin.conftest import REPOSITORY
+from tests.support.builders import histogram
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,17 +104,9 @@ def test_three_windows_that_agree_are_stable(windows: list[tuple[float, float]],
 # -- the table
 
 
-def summary(seconds: list[float], *, measured: float) -> Summary:
-    """A summary of these latencies, answered within so many seconds."""
-    return Summary(
-        requests=len(seconds),
-        errors=0,
-        seconds=measured,
-        throughput=len(seconds) / measured,
-        mean=math.fsum(seconds) / len(seconds),
-        max=max(seconds),
-        latency=Histogram(Counter(bucket_of(round(1e9 * latency)) for latency in seconds)),
-    )
+def summary(seconds: list[float], *, measured: float) -> Window:
+    """Of these latencies, answered within so many seconds."""
+    return Window(measured, len(seconds), {}, histogram(seconds))
 
 
 def good_row() -> dict[str, float]:

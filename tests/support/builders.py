@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.device import Device, Gpu, Host
 from pytest_gpuserve.experiment.environment import RunEnvironment
+from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CACHED_TOKENS, PROMPT_TOKENS, Session, Start, Window
@@ -47,8 +48,7 @@ def window(
         requests=len(latencies),
         errors=errors or {},
         latency=histogram(latencies),
-        items=items,
-        batches=batches,
+        counters=None if items is None or batches is None else Counters(items, batches, {"4": batches}),
         client_cpu_seconds=0.01,
     )
 
@@ -74,15 +74,17 @@ def streamed(
 
 def cached(*shares: float, requests: int = 10) -> list[Window]:
     """Windows of a server that had so much of the prompts in its cache; of 1000 prompt tokens each."""
-    return [
-        replace(window((0.01,) * requests), tallies={PROMPT_TOKENS: 1000, CACHED_TOKENS: round(1000 * share)})
-        for share in shares
-    ]
+    return [tallied({PROMPT_TOKENS: 1000, CACHED_TOKENS: round(1000 * share)}, requests=requests) for share in shares]
+
+
+def tallied(tallies: dict[str, int], *, requests: int = 10) -> Window:
+    """A window of a server that counted these besides its batches."""
+    return replace(window((0.01,) * requests), counters=Counters(40, 10, tallies=tallies))
 
 
 def start(*windows: Window, cold_start_seconds: float = 1.5) -> Start:
     """A start of these windows; of four alike ones without any."""
-    return Start(windows or (window(),) * 4, cold_start_seconds)
+    return Start(windows or (window(),) * 4, cold_start_seconds, answers=40, answers_checked=40)
 
 
 def session(*starts: Start, at: str = "2025-01-02T03:04:05+00:00", problems: tuple[str, ...] = ()) -> Session:
@@ -91,9 +93,6 @@ def session(*starts: Start, at: str = "2025-01-02T03:04:05+00:00", problems: tup
         starts or (start(), start()),
         at,
         problems=because(*problems),
-        batch_sizes={"4": 80},
-        answers=80,
-        answers_checked=80,
         host_reading=-3.5,
     )
 

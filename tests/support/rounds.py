@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, ArmResult, Block, Round
-from pytest_gpuserve.measure.window import Window
+from pytest_gpuserve.measure.rounds import Round
+from pytest_gpuserve.measure.window import Start, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuserve.measure.rounds import Arm
 
 AT: Final = "2025-01-02T03:04:05+00:00"
 WINDOW_SECONDS: Final = 0.5
@@ -30,15 +34,40 @@ def window_at(cost: float, *, requests: int = 1000, batch_cost: float | None = N
             round(latency * 1e9) * requests,
             round(latency * 1e9),
         ),
-        items=BATCH * requests,
-        batches=round(requests * math.exp(cost if batch_cost is None else batch_cost)),
+        counters=Counters(BATCH * requests, round(requests * math.exp(cost if batch_cost is None else batch_cost))),
     )
 
 
 def round_of(differences: Sequence[float], *, requests: int = 1000, one_at_a_time: bool = False) -> Round:
     """A round of blocks with these differences and no other noise."""
-    blocks = [
-        Block(ABBA, tuple(window_at(cost, requests=requests) for cost in (0.0, difference, difference, 0.0)))
-        for difference in differences
-    ]
-    return Round(tuple(blocks), "base", dict.fromkeys(ARMS, ArmResult((1.5,))), AT, one_at_a_time=one_at_a_time)
+    costs = [cost for difference in differences for cost in (difference, difference)]
+    base = tuple(window_at(0.0, requests=requests) for _ in costs)
+    candidate = tuple(window_at(cost, requests=requests) for cost in costs)
+    return round_with(base, candidate, one_at_a_time=one_at_a_time)
+
+
+def round_with(base: Sequence[Window], candidate: Sequence[Window], *, one_at_a_time: bool = False) -> Round:
+    """A round of these windows of each server."""
+    starts: dict[Arm, tuple[Start, ...]] = {
+        "base": (Start(tuple(base), 1.5),),
+        "candidate": (Start(tuple(candidate), 1.5),),
+    }
+    return Round(starts, AT, one_at_a_time=one_at_a_time)
+
+
+def with_windows(measured: Round, change: Callable[[Arm, Window], Window]) -> Round:
+    """The round with every window changed."""
+    starts = {
+        arm: tuple(replace(start, windows=tuple(change(arm, each) for each in start.windows)) for start in starts)
+        for arm, starts in measured.starts.items()
+    }
+    return replace(measured, starts=starts)
+
+
+def with_starts(measured: Round, base: Sequence[float | None], candidate: Sequence[float | None]) -> Round:
+    """The round with servers that took so long to start, each as often; the first start has the windows."""
+
+    def started(arm: Arm, seconds: Sequence[float | None]) -> tuple[Start, ...]:
+        return tuple(Start(measured.windows(arm) if not number else (), each) for number, each in enumerate(seconds))
+
+    return replace(measured, starts={"base": started("base", base), "candidate": started("candidate", candidate)})

@@ -12,9 +12,8 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.handle import Target
+from pytest_gpuserve.experiment.loaded import CounterReading, LoadedServer, Measured
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.experiment.watch import CounterReading, Watch
-from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Steps
 from pytest_gpuserve.load.tick import Tick, together
@@ -22,6 +21,7 @@ from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.streams import Streams
+from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.testing import Unseen
 from pytest_gpuserve.verdict.reason import ReasonKind
@@ -29,7 +29,7 @@ from tests.support.builders import cached
 from tests.support.reasons import kinds, said
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.load.driver import Engines
@@ -62,7 +62,7 @@ class _Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> _Server:
-    """A server, whose clock is the watch's."""
+    """A server, whose clock is that of its load."""
     there = _Server()
     monkeypatch.setattr("time.monotonic", lambda: there.clock[0])
     return there
@@ -76,15 +76,19 @@ def engines(*ticks: Tick) -> Engines:
 USERS = LoadShape(Closed(4))
 
 
-def watch_of(server: _Server, shape: LoadShape = USERS) -> Watch:
-    """A watch that looks after it."""
-    return Watch(
-        cast("Instance", server),
-        Target(cast("ServerHandle", None), (Request("GET", "/", headers={"Authorization": f"Bearer {TOKEN}"}),)),
-        shape,
-        AnswerCheck([None]),
-        Unseen(),
-    )
+def under_load(server: _Server, shape: LoadShape = USERS) -> LoadedServer:
+    """It, with its load."""
+    request = Request("GET", "/", headers={"Authorization": f"Bearer {TOKEN}"})
+    return LoadedServer(cast("Instance", server), Target(cast("ServerHandle", None), (request,)), shape, Unseen())
+
+
+def judge(loaded: LoadedServer, ticks: Sequence[Tick], windows: Sequence[Window] = ()) -> None:
+    """Judge ticks, and windows that were made of them."""
+    empty = Window(1.0, 0, {}, Histogram())
+    loaded.measured[:] = [
+        Measured(window, ticks if not number else []) for number, window in enumerate(windows or [empty])
+    ]
+    loaded.judge()
 
 
 def test_a_window_knows_what_came_of_streams(server: _Server) -> None:
@@ -93,28 +97,28 @@ def test_a_window_knows_what_came_of_streams(server: _Server) -> None:
     of_streams: dict[str, Any] = {"ttft": times, "itl": times, "tpot": times, "chunks": 9, "tokens_beyond_chunks": -2}
     tick = Tick(0, 0, SECOND_NS, requests=2, latency=times, with_usage=2, good=1, unjudged=1, **of_streams)
     asked = LoadShape(Closed(4), goodput=Objectives(ttft=1.0))
-    found = watch_of(server, asked).window([tick], None)
+    found = under_load(server, asked).window([tick], None)
     assert found is not None
     assert found.streams == Streams(times, times, times, tokens=7, with_usage=2)
     assert (found.good, found.unjudged) == (1, 1)
-    plain = watch_of(server).window([Tick(0, 0, SECOND_NS, requests=2, latency=times)], None)
+    plain = under_load(server).window([Tick(0, 0, SECOND_NS, requests=2, latency=times)], None)
     assert plain is not None
     assert (plain.streams, plain.good) == (None, None)
 
 
 def test_we_are_late_where_the_machine_stalls(server: _Server) -> None:
     """Answers between the end of our last tick and the reading are counted as the reading's time."""
-    watch = watch_of(server)
-    watch.ticks(engines(Tick(0, 0, round(server.clock[0] * SECOND_NS))), 1)
+    loaded = under_load(server)
+    loaded.ticks(engines(Tick(0, 0, round(server.clock[0] * SECOND_NS))), 1)
     server.clock[0] += 1.5
-    reading = watch.read_counters()
+    reading = loaded.read_counters()
     assert reading is not None
     assert reading.took_seconds == pytest.approx(1.5)
 
 
 def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Server) -> None:
     """The judged ticks name the late one of two workers; the shares of the workers leave out cut ticks."""
-    watch = watch_of(server, LoadShape(Constant(50), processes=2))
+    loaded = under_load(server, LoadShape(Constant(50), processes=2))
     good = Histogram({bucket_of(1000): 50}, 50_000, 1000)
     late = Histogram({bucket_of(SECOND_NS): 50}, 50 * SECOND_NS, SECOND_NS)
     told = []
@@ -122,32 +126,32 @@ def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Serve
         each = Tick(number, number * SECOND_NS, (number + 1) * SECOND_NS, requests=50, sent=50, due=50, cpu_ns=9)
         each = msgspec.structs.replace(each, latency=good, service=good, lag=good)
         told.append(together({"a": each, "b": msgspec.structs.replace(each, lag=lag)}))
-    ticks = watch.ticks(engines(*told), 2)
-    watch.judge(ticks, [])
-    assert any(text.startswith("b: client late") for text in said(watch.disturbances))
-    watch.disturbances.clear()
-    watch.judge(ticks[1:], [])
-    assert ReasonKind.CLIENT_LATE not in kinds(watch.disturbances)
+    ticks = loaded.ticks(engines(*told), 2)
+    judge(loaded, ticks)
+    assert any(text.startswith("b: client late") for text in said(loaded.disturbances))
+    loaded.disturbances.clear()
+    judge(loaded, ticks[1:])
+    assert ReasonKind.CLIENT_LATE not in kinds(loaded.disturbances)
 
 
 def test_where_errors_are_allowed_they_hold_nobody_up(server: _Server) -> None:
     """A wait at each would part counters from windows; in the end the last may have been a dying server's first."""
     server.dying = True
-    watch = watch_of(server, LoadShape(Closed(4), allowed_errors=0.5))
+    loaded = under_load(server, LoadShape(Closed(4), allowed_errors=0.5))
     failing = Tick(0, 0, SECOND_NS, requests=9, errors={"timeout": 1})
-    watch.ticks(engines(*[failing] * 5), 5)
-    assert (server.looked_seconds, watch.problems) == ([0.0] * 5, [])
-    watch.judge([failing], [])
-    assert "it died" in said(watch.problems)
+    loaded.ticks(engines(*[failing] * 5), 5)
+    assert (server.looked_seconds, loaded.problems) == ([0.0] * 5, [])
+    judge(loaded, [failing])
+    assert "it died" in said(loaded.problems)
 
 
 def test_what_repeats_a_request_is_shown_without_its_secret(server: _Server) -> None:
     """The body of an error, and the log of an engine, are in the problem; the token of the request is not."""
-    watch = watch_of(server)
+    loaded = under_load(server)
     failing = Tick(0, 0, SECOND_NS, errors={"status 500": 1}, error_samples={"status 500": f"b'who is {TOKEN}?\n'"})
-    watch.ticks(engines(failing), 1)
-    watch.lose(LoadFailed("the load engine died", log_tail=f"noise\nValueError: b'Bearer {TOKEN}'\n"))
-    answer, loss = said(watch.problems)
+    loaded.ticks(engines(failing), 1)
+    loaded.lose(LoadFailed("the load engine died", log_tail=f"noise\nValueError: b'Bearer {TOKEN}'\n"))
+    answer, loss = said(loaded.problems)
     assert "status 500: b'who is <Authorization>?" in answer
     assert "\n" not in answer
     assert loss == "lost in mid-load: the load engine died: ValueError: b'Bearer <Authorization>'"
@@ -155,10 +159,10 @@ def test_what_repeats_a_request_is_shown_without_its_secret(server: _Server) -> 
 
 def test_a_reset_is_a_problem_and_no_ratio(server: _Server) -> None:
     """Fallen counters are reported by name, and the window has no counts."""
-    watch = watch_of(server)
+    loaded = under_load(server)
     before = CounterReading(Counters(items=8, batches=2), 0.0, 0.0)
-    assert watch.counted(before, CounterReading(Counters(items=3, batches=1), 1.0, 0.0)) is None
-    (problem,) = watch.problems
+    assert loaded.counted(before, CounterReading(Counters(items=3, batches=1), 1.0, 0.0)) is None
+    (problem,) = loaded.problems
     assert problem.kind is ReasonKind.COUNTERS_WENT_BACK
     assert "items fell from 8 to 3" in problem.text
 
@@ -166,9 +170,9 @@ def test_a_reset_is_a_problem_and_no_ratio(server: _Server) -> None:
 @pytest.mark.parametrize(("shape", "is_told"), [(USERS, True), (LoadShape(Steps(((1, 1.0),))), False)])
 def test_a_cache_that_learns_prompts_under_load_is_told(server: _Server, shape: LoadShape, *, is_told: bool) -> None:
     """But of a load that is measured as a whole, which always comes as far."""
-    watch = watch_of(server, shape)
-    watch.judge([Tick(0, 0, SECOND_NS, requests=80)], cached(*[0.0] * 4, *[0.9] * 4))
-    assert (ReasonKind.UNLIKE_WORK in kinds(watch.problems)) is is_told
+    loaded = under_load(server, shape)
+    judge(loaded, [Tick(0, 0, SECOND_NS, requests=80)], cached(*[0.0] * 4, *[0.9] * 4))
+    assert (ReasonKind.UNLIKE_WORK in kinds(loaded.problems)) is is_told
 
 
 def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Tick:
@@ -192,10 +196,10 @@ def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Ti
 
 def disturbed(server: _Server, *ticks: Tick, shape: LoadShape = USERS) -> list[list[ReasonKind]]:
     """Disturbances of windows of five ticks each."""
-    watch = watch_of(server, shape)
-    taken = watch.ticks(engines(*ticks), len(ticks))
+    loaded = under_load(server, shape)
+    taken = loaded.ticks(engines(*ticks), len(ticks))
     windows = [taken[begin : begin + 5] for begin in range(0, len(taken), 5)]
-    return [kinds(watch.disturbed(each)) for each in windows]
+    return [kinds(loaded.disturbed(each)) for each in windows]
 
 
 def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: _Server) -> None:
