@@ -150,10 +150,10 @@ def test_the_stub_finds_its_own_libpython_first(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_endpoint_on_all_addresses_is_refused(project: Project) -> None:
-    """An app that asks for Vertex AI's endpoint does not start, and Triton's own error is told."""
+    """An app that asks for Vertex AI's endpoint does not start, and is told what to leave out."""
     with pytest.raises(ServerFailed, match="ended before it was ready") as caught, project.running(vertex=True):
         pass
-    assert "failed to start Vertex AI service" in caught.value.log_tail
+    assert "leave out allow_vertex_ai" in caught.value.log_tail
 
 
 def test_nothing_is_left_when_its_owner_is_killed(project: Project) -> None:

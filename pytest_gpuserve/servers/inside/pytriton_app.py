@@ -32,6 +32,10 @@ EXIT_SECONDS: Final = 2
 stop."""
 
 
+ELSEWHERE: Final = ("allow_sagemaker", "allow_vertex_ai")
+"""Options with ports of their own, on all addresses; if Triton cannot open these, pytriton may wait two minutes."""
+
+
 def prepare(triton: Any, *, host: str, ports: dict[str, int], folder: Path) -> None:  # noqa: ANN401 - see `main`
     """Make each ``Triton`` run on the given ports.
 
@@ -58,6 +62,9 @@ def prepare(triton: Any, *, host: str, ports: dict[str, int], folder: Path) -> N
             policy = more.get("triton_lifecycle_policy") or triton.TritonLifecyclePolicy()
             more["triton_lifecycle_policy"] = dataclasses.replace(policy, local_model_store=True)
         init(server, config=moved, workspace=workspace, **more)
+        for name in ELSEWHERE:
+            if getattr(server._config, name, None):  # noqa: SLF001 - told nowhere else
+                sys.exit(f"pytriton_server: leave out {name}: it would listen on all addresses of this machine")
         facts = {
             "version": importlib.metadata.version("nvidia-pytriton"),
             "token": server.get_access_token() if hasattr(server, "get_access_token") else None,
