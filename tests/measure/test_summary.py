@@ -13,7 +13,7 @@ from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.points import NotMeasured, total_of
 from pytest_gpuserve.measure.steps import steps_of
-from pytest_gpuserve.measure.window import COMPUTE, QUEUE, SERVER, Window
+from pytest_gpuserve.measure.window import COMPUTE, QUEUE, SERVER, Session, Start, Window
 from tests.support.builders import histogram, session, start, window
 
 
@@ -123,3 +123,29 @@ def test_what_is_answered_after_the_end_is_no_current_rate() -> None:
     assert step.total.requests == 180
     assert step.last_window_throughput == 80.0
     assert step.steady_throughput == 80.0
+
+
+SECOND = 10**9
+
+
+@pytest.mark.parametrize(
+    ("begins_ns", "loads"),
+    [
+        ([], 0),
+        ([0, SECOND, 2 * SECOND], 1),
+        # A tick's end is told to the nanosecond, that of several engines as their mean.
+        ([0, SECOND + 1, 2 * SECOND - 1], 1),
+        # The next turn of a load by turns, at once and after the other one's.
+        ([0, SECOND + 10**7, 2 * SECOND + 10**7], 2),
+        ([0, 3 * SECOND, 6 * SECOND], 3),
+        # Windows whose times were not kept are loads of their own: as many as there may be.
+        ([None, None], 2),
+    ],
+)
+def test_a_load_is_counted_each_time_that_it_is_begun(begins_ns: list[int | None], loads: int) -> None:
+    """A start without a gap counts once, else once for each stretch; summed over all starts."""
+    windows = [
+        window() if begin is None else replace(window(), begin_ns=begin, end_ns=begin + SECOND) for begin in begins_ns
+    ]
+    start = Start(tuple(windows), None)
+    assert Observed([Session((start,), ""), Session((start, start), "")]).loads == 3 * loads
