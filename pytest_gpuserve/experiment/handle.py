@@ -40,7 +40,6 @@ Protocol = Literal["http", "sse", "grpc"]
 
 WITHOUT = "leave out shared_memory={...}"
 
-
 Starter: TypeAlias = "Callable[[ServerKind, Ask, Callable[[], None] | None], AbstractContextManager[Instance]]"
 """Starts a server of a kind, and ends it with its block; the session makes it.
 
@@ -377,9 +376,7 @@ class Target:
         server: The deployment.
         requests: The requests, which rotate.
         shuffled: Whether the order is random by the seed.
-        protocol: HTTP, HTTP with answers as server-sent events, gRPC, or (``queue``) HTTP to an in-process worker's
-            Unix
-            socket.
+        protocol: HTTP, HTTP with answers as server-sent events, or gRPC.
         messages: The requests as gRPC messages. The HTTP form of the first one tells whether the model answers.
         sharing: Part that goes through shared memory, or None. The first request, which tells whether the model
             answers, is always sent with its tensors.
@@ -432,7 +429,7 @@ class Target:
             timeout: Seconds until the whole answer must have arrived.
 
         Raises:
-            Refused: The answer is an error: a status outside 200 to 299, or the like over gRPC or from a worker.
+            Refused: The answer is an error: a status outside 200 to 299, or the like over gRPC.
             WrongAnswer: The answer is not what the request's ``expect`` says.
             ServerFailed: The server could not be started, has ended, or does not answer in time.
             UsageProblem: The target has several requests, goes through shared memory, or belongs to another deployment.
