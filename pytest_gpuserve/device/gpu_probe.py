@@ -129,8 +129,9 @@ class GpuProbe:
         return own, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(own) if self._is_instance else own
 
     def _named(self, processes: list[Any]) -> tuple[GpuProcess, ...]:
-        # Each is looked up once, because that takes longer than NVML's answer.
-        self._kin = {info.pid: self._kin.get(info.pid) or _name_and_ancestors(info.pid) for info in processes}
+        # Each is looked up until it is known, and not again, because that takes longer than NVML's answer.
+        known = {pid: kin for pid, kin in self._kin.items() if kin[1]}
+        self._kin = {info.pid: known.get(info.pid) or _name_and_ancestors(info.pid) for info in processes}
         found = ((info, *self._kin[info.pid]) for info in processes)
         return tuple(GpuProcess(info.pid, name, info.usedGpuMemory, ancestors) for info, name, ancestors in found)
 

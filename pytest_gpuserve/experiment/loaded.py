@@ -23,7 +23,7 @@ from pytest_gpuserve.load.schedule import is_finite, is_open
 from pytest_gpuserve.load.tick import Tick, shares, total
 from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, disturbances, one_line, reasons, share_reasons
 from pytest_gpuserve.load.wire import OPENS, Plan
-from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
+from pytest_gpuserve.measure.counters import Counters, WentBackwards, added, counted_between
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPILING, Start, Window
 from pytest_gpuserve.measure.work import unsteady_cache
@@ -446,7 +446,7 @@ class LoadedServer:
             half = len(windows) // 2
             drift = unsteady_cache((windows[:half], windows[half:]))
             self.problems.extend([drift] if drift else [])
-        counters = Window.total(windows).counters
+        counters = added(window.counters for window in windows if window.counters is not None)
         compiled = None if counters is None else counters.stages.get(COMPILING)
         if compiled is not None:
             text = (

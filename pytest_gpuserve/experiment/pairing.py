@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import time
@@ -18,7 +19,7 @@ from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, too_many_rej
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, TURNS, Round, of_arm, round_point
 from pytest_gpuserve.measure.steady import drifts
-from pytest_gpuserve.measure.window import Start, Window
+from pytest_gpuserve.measure.window import Start
 from pytest_gpuserve.units import utc_now
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
@@ -120,7 +121,7 @@ class Pairing:
     ) -> None:
         self.rounds: list[Round] = list(rounds)
         self.one_at_a_time = terms.one_at_a_time
-        # The candidate's telemetry source is the session's, and covers all GPUs of both servers.
+        # The candidate's telemetry source is the session's, and covers the GPU of both servers.
         self._telemetry_source = candidate.telemetry_source
         self._targets: Mapping[Arm, Target] = {
             "base": replace(base, telemetry_source=candidate.telemetry_source),
@@ -193,7 +194,13 @@ class Pairing:
         if self._is_alone:
             self._end_servers()
         elif opened is not None:
+            opened.pair.monitor.look()
             self._end_load()
+            late = opened.pair.monitor.problems()
+            if late:
+                # Otherwise the next load of these servers would have them.
+                self._hear_late(late)
+                self._starts.end()
 
     def _end_load(self) -> None:
         if self._open is not None:
@@ -219,22 +226,30 @@ class Pairing:
     # -- one at a time
 
     def _take_one_at_a_time(self, problems: Iterable[Reason] = ()) -> None:
-        """Measure a block of four fresh starts, one after the other, which is a round. Each is one window."""
+        """Measure a block of four fresh starts, one after the other, which is a round. Each counts as one window."""
         self._starts.end()
         coin = self._coin(len(self.rounds))
         order = ABBA if coin.random() < 0.5 else BAAB
         shape = self._terms.shape
         # Both starts of a server hold the requests of a quantile together.
         wanted = tuple(-(-requests // TURNS) for requests in shape.requests_wanted)
-        shape = replace(shape, seed=shape.seed + coin.randrange(1 << 30), requests_wanted=wanted)
+        # Both servers are measured for the same time, and both suffer alike on a host that is never quiet.
+        shape = replace(
+            shape,
+            seed=shape.seed + coin.randrange(1 << 30),
+            requests_wanted=wanted,
+            requests=None,
+            until=None,
+            foreign_cores=math.inf,
+        )
         at = utc_now()
         taken = take_starts(order, self._targets, self._start, shape, self._progress)
         if taken.interrupted:
             raise KeyboardInterrupt
         found = (*problems, *taken.problems)
         starts = {
-            # A block that was broken off is no evidence.
-            arm: tuple(replace(start, windows=() if found else (Window.total(start.windows),)) for start in known)
+            # A block that was broken off is not evidence.
+            arm: tuple(replace(start, windows=()) if found else start for start in known)
             for arm, known in taken.starts.items()
         }
         self.rounds.append(Round(starts, at, one_at_a_time=True, problems=found))
@@ -413,9 +428,12 @@ class Pairing:
                 turns.append((arm, measured))
         if len(turns) == len(order) and self._counts(opened, turns, use):
             opened.foreign_cores = max(opened.foreign_cores, use.foreign_cores)
-        else:
-            for server in servers.values():
-                del server.measured[TURNS * blocks :]
+            return
+        for server in servers.values():
+            del server.measured[TURNS * blocks :]
+        if len(turns) < len(order):
+            opened.pair.monitor.look()
+            servers["candidate"].problems.extend(opened.pair.monitor.problems())
 
     def _counts(self, opened: _Open, turns: Sequence[tuple[Arm, Measured]], use: HostUse) -> bool:
         """Whether a block was not disturbed, or has been measured again too often."""
@@ -423,7 +441,7 @@ class Pairing:
             opened.rejected += 1
             return False
         # The wait for the next sample does not hold the load up: its ticks come meanwhile and are counted.
-        judged = opened.pair.monitor.judge([measured.window for _, measured in turns], wait=True)
+        judged = opened.pair.monitor.judge([measured.window for _, measured in turns])
         found: dict[Reason, None] = {}
         windows: dict[Arm, list[Measured]] = {arm: [] for arm in ARMS}
         for (arm, measured), (window, reasons) in zip(turns, judged, strict=True):

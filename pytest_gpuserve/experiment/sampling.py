@@ -80,8 +80,8 @@ def take_starts(
     """Measure fresh starts, one after the other.
 
     A start that was disturbed as a whole is measured again, at most as often as there are starts. It is disturbed if
-    others took too many of the host's cores, the client was late or saturated, or no steady state was found. A
-    disturbance of the last try becomes a problem.
+    others took too many of the host's cores, the client was late or saturated, or no steady state was found. So is a
+    load that is measured as a whole by one disturbed window. A disturbance of the last try becomes a problem.
 
     Trouble under load ends it early. What was measured until then is kept, but proves nothing.
 
@@ -174,9 +174,10 @@ def _take_windows(server: LoadedServer, monitor: TelemetryMonitor, disturbed: li
             return
         measured = server.turn(0, TICKS_A_WINDOW, seed=shape.seed)
         if measured is None:
+            monitor.look()
             continue
         # The wait for the next sample does not hold the load up: its ticks come meanwhile and are counted.
-        ((window, reasons),) = monitor.judge([measured.window], wait=True)
+        ((window, reasons),) = monitor.judge([measured.window])
         server.problems.extend(monitor.problems())
         # If a load is measured as a whole, its windows cannot be repeated, and the client is judged at the end.
         reasons += () if shape.finite else server.disturbed(measured.ticks)
@@ -233,7 +234,7 @@ def _judge_rejected(server: LoadedServer, disturbed: Sequence[tuple[Reason, ...]
             f"{'; '.join(map(str, rejected[0]))}; disturbed were {len(rejected)} of {len(disturbed)} windows of a"
             " load that is measured as a whole, so that none of them can be measured again"
         )
-        server.problems.append(rejected[0][0].with_text(text))
+        server.disturbances.append(rejected[0][0].with_text(text))
 
 
 def _cut(server: LoadedServer) -> int:

@@ -65,6 +65,7 @@ class TelemetryMonitor:
     _ours: set[int] = field(default_factory=lambda: {os.getpid()})
     _up_ns: int | None = None
     _load_ns: tuple[int, int] = (0, 0)
+    _loaded_until_ns: int = 0
     _use_remedy: str = ""
     _known: set[tuple[ReasonKind, str]] = field(default_factory=set)
     _problems: list[Reason] = field(default_factory=list)
@@ -88,27 +89,33 @@ class TelemetryMonitor:
         self._use_remedy = "; ".join(dict.fromkeys(gpu_remedy(instance.kind) for instance in instances))
         self._up_ns = self.clock()
 
-    def judge(self, windows: Sequence[Window], *, wait: bool) -> list[tuple[Window, tuple[Reason, ...]]]:
+    def judge(self, windows: Sequence[Window]) -> list[tuple[Window, tuple[Reason, ...]]]:
         """Judge the GPU in windows, and look for problems that make the whole run invalid.
 
+        It waits a tenth of a second for the samples that cover the last window.
+
         Args:
-            windows: Windows in order of time.
-            wait: Whether to wait a tenth of a second for the samples that cover the last window. Otherwise the last
-                windows may not be judged yet.
+            windows: Windows in order of time, at least one.
 
         Returns:
-            The first windows, each with the use of its GPU, and the reasons to measure it again.
+            The windows, each with the use of its GPU, and the reasons to measure it again.
         """
         sampler = self.sampler
         if sampler is None:
             return [(window, ()) for window in windows]
-        if windows:
-            self._load_ns = self._load_ns[0] or windows[0].begin_ns, windows[-1].end_ns
-        if wait and windows:
-            sampler.wait_until(windows[-1].end_ns)
+        self._load_ns = self._load_ns[0] or windows[0].begin_ns, windows[-1].end_ns
+        self._look(sampler, windows[-1].end_ns)
+        return [self._judged(sampler.samples, window) for window in windows]
+
+    def look(self) -> None:
+        """Look for problems until now, while the load still runs or has just been broken off by trouble."""
+        if self.sampler is not None:
+            self._look(self.sampler, self.clock())
+
+    def _look(self, sampler: SamplerProcess, until_ns: int) -> None:
+        self._loaded_until_ns = until_ns
+        sampler.wait_until(until_ns)
         self._check(sampler)
-        last_ns = sampler.samples[-1].at_ns if sampler.samples else self.since_ns
-        return [self._judged(sampler.samples, window) for window in windows if wait or window.end_ns <= last_ns]
 
     def problems(self) -> list[Reason]:
         """Reasons why the run proves nothing. Each reason is returned once, to the first caller."""
@@ -145,7 +152,7 @@ class TelemetryMonitor:
         """Look for problems that make the run invalid, in all samples so far."""
         sampler.read()
         own = self._own(sampler)
-        self._report(error_reasons(own, load_ns=(self._up_ns or 0, self._load_ns[1])))
+        self._report(error_reasons(own, load_ns=(self._up_ns or 0, self._loaded_until_ns)))
         if self._up_ns is not None:
             # A server's processes that ended before it was up are not known as ours.
             told = [sample for sample in own if not self.server_began_ns <= sample.at_ns < self._up_ns]

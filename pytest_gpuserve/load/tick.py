@@ -251,8 +251,7 @@ def together(ticks: Mapping[str, Tick]) -> Tick:
     the time from the first begin to the last end. Only the last tick of a load is as long as the longest one.
 
     Args:
-        ticks: By the workers' names, in the order of their parts.
-
+        ticks: By the workers' names, in the order of their parts; `aligned`.
     """
     parts = list(ticks.values())
     ends = [tick.end_ns for tick in parts]

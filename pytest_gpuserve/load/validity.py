@@ -325,7 +325,8 @@ def share_reasons(
 ) -> tuple[Reason, ...]:
     """Return reasons why workers, by name, make a load prove nothing: saturated, late, behind, or never answered.
 
-    Ray places only as many workers on a node as it has cores.
+    Ray places only as many workers on a node as it has logical CPUs. If a node was started with more of them than
+    cores, workers that wait for a core look idle here.
 
     Args:
         found: Sum of each worker.

@@ -69,11 +69,10 @@ _REMEDIES: Final = {
 _NEEDED: Final = {
     "memory_bytes": "memory",
     "clock_reasons": "clock-event reasons",
-    "uncorrected_ecc": "memory errors",
     "processes": "processes",
     "xids": "XIDs",
 }
-"""Values that a rule rests on, and their names for people."""
+"""Values that a rule rests on, and their names for people. Memory errors are not among them: many GPUs have no ECC."""
 
 
 # -- a window

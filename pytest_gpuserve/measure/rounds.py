@@ -71,8 +71,11 @@ class Round:
         return max((start.foreign_cores for starts in self.starts.values() for start in starts), default=0.0)
 
     def windows(self, arm: Arm) -> tuple[Window, ...]:
-        """All windows of one server, those of each block together."""
-        return tuple(window for start in self.starts[arm] for window in start.windows)
+        """All windows of one server, those of each block together; one at a time, a start is one window."""
+        starts = [start for start in self.starts[arm] if start.windows]
+        if self.one_at_a_time:
+            return tuple(Window.total(start.windows) for start in starts)
+        return tuple(window for start in starts for window in start.windows)
 
     def first(self, blocks: int) -> Round:
         """The round as it was after its first blocks, of starts that served all blocks."""

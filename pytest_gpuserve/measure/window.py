@@ -218,7 +218,8 @@ class Start:
         windows: The windows after the warm-up, in order.
         cold_start_seconds: From the launch of the process to its first answer; None if it was not started by us.
         discarded: Number of windows that were cut off the front because the server was not steady yet.
-        foreign_cores: Mean number of cores that other processes, or other guests of the hypervisor, took.
+        foreign_cores: Cores that other processes, or other guests of the hypervisor, took: the mean, or side by side
+            that of the worst block.
         cpu_share: Share of the host's cores that were busy; None if not sampled. Not kept in baselines.
         cold_start_parts: Parts of the cold start in seconds, as the server reports them.
         settings: Actual settings of the server, with the requested values.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
     from pytest_gpuserve.verdict.verdict import Judgement
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 
 Plain = dict[str, Any]
 """An object of JSON."""

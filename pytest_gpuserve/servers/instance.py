@@ -339,7 +339,8 @@ class Readiness:
         else:
             self.failing.clear()
         seconds = FAILING_SHARE * self.start_timeout_seconds
-        fails = bool(self.failing) and self.failing[-1] - self.failing[0] > seconds
+        # The log of a server that was not started here is not known either: it has all of the time.
+        fails = self.process is not None and bool(self.failing) and self.failing[-1] - self.failing[0] > seconds
         if status in _STILL_STARTING and not fails:
             return "the model does not answer yet"
         environment = os.environ if self.process is None else self.process.command.env

@@ -291,6 +291,7 @@ def test_one_at_a_time_each_window_has_a_start(stage: Stage) -> None:
     assert {tuple(stage.turns[:4]), tuple(stage.turns[4:])} <= {ABBA, BAAB}
     seconds = [window.seconds for measured in both.rounds for arm in ARMS for window in measured.windows(arm)]
     assert seconds == pytest.approx([SECONDS] * 8)
+    assert all(len(start.windows) > 1 for measured in both.rounds for arm in ARMS for start in measured.starts[arm])
     assert both.rounds[0].foreign_cores == 0.2
     assert [start.cold_start_seconds for start in both.rounds[0].starts["base"]] == [1.0, 1.0]
     assert not stage.running

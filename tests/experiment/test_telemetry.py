@@ -114,7 +114,7 @@ class Alone:
         with (telemetry_source or self.telemetry_source).monitor(baseline_clock_mhz=baseline_mhz) as monitor:
             load = LoadedServer(self.instance(remote=remote), target, shape, Unseen())
             found = measure_start(load, monitor)
-        return found, [*load.problems, *monitor.problems()]
+        return found, [*load.problems, *load.disturbances, *monitor.problems()]
 
     def since_load(self, begin: float, end: float, **values: object) -> Callable[[float], Mapping[str, object]]:
         """Have a GPU do something between two moments after the load's begin, in seconds."""
@@ -187,7 +187,7 @@ def test_disturbed_windows_are_measured_again(
 
 @pytest.mark.parametrize("hot", [False, True])
 def test_a_schedule_that_ends_by_itself_cannot_be_measured_again(server: Alone, *, hot: bool) -> None:
-    """All of it is measured or none; one disturbed window makes it invalid."""
+    """All of it is measured or none; one disturbed window disturbs the start."""
     if hot:
         server.eyes.gpu = server.since_load(0.7, 0.8, **HOT)
     measured, problems = server.measure(schedule=Steps(((4, 2.0),)))
@@ -253,6 +253,17 @@ def test_errors_of_the_gpu_make_a_run_invalid(server: Alone, at_seconds: float, 
     assert [(problem.kind, problem.about) for problem in problems] == expected
 
 
+def test_an_error_of_the_application_that_broke_the_load_off_counts(server: Alone) -> None:
+    """It comes after the last whole window, and tells why the server died."""
+    with server.telemetry_source.monitor() as monitor:
+        monitor.up(server.instance())
+        died = server.eyes.now_ns + NS
+        server.eyes.gpu = lambda at: {"xids": (31,) if died / NS - 0.15 < at <= died / NS else ()}
+        server.eyes.live_until(died)
+        monitor.look()
+        assert kinds(monitor.problems()) == [ReasonKind.GPU_ERROR]
+
+
 def test_a_server_on_the_cpu_is_no_measurement_of_the_gpu(server: Alone) -> None:
     """It names the setting of that kind of server; the load ends with its first window."""
     server.eyes.gpu = lambda _: {"utilisation": 0.0}
@@ -270,7 +281,7 @@ def test_a_server_starts_before_it_is_known_for_ours(server: Alone) -> None:
         server.eyes.live_until(round(told_seconds * NS))
         monitor.up(server.instance())
         server.eyes.live_until(server.eyes.now_ns + NS)
-        monitor.judge([], wait=False)
+        monitor.look()
     assert monitor.problems() == []
 
 
@@ -292,7 +303,7 @@ def test_values_that_a_gpu_does_not_have_are_said_and_the_run_goes_on(server: Al
     server.eyes.gpu = lambda _: {"clock_reasons": None, "uncorrected_ecc": None, "joules": None}
     measured, problems = server.measure()
     assert (problems, len(measured.windows)) == ([], 8)
-    assert server.notes == ["telemetry unknown: clock-event reasons, memory errors"]
+    assert server.notes == ["telemetry unknown: clock-event reasons"]
 
 
 @pytest.mark.parametrize(
@@ -317,8 +328,6 @@ def test_what_comes_in_the_last_moment_is_seen(server: Alone) -> None:
         server.eyes.live_until(server.eyes.now_ns + 2 * NS)
         late = server.eyes.now_ns / NS - 0.01
         server.eyes.gpu = lambda at: {"uncorrected_ecc": int(at >= late)}
-        monitor.judge([], wait=False)
-        assert monitor.problems() == []
     assert kinds(monitor.problems()) == [ReasonKind.GPU_ERROR]
 
 

@@ -114,7 +114,10 @@ class ScriptedPairing:
                 measured[arm].append(window_at(cost, requests=self.build.requests))
         return Round(
             {
-                arm: (Start(tuple(windows), 1.5, answers=blocks, answers_checked=blocks),)
+                arm: tuple(
+                    Start(tuple(served), 1.5, answers=blocks, answers_checked=blocks)
+                    for served in ([[window] for window in windows] if self.one_at_a_time else [windows])
+                )
                 for arm, windows in measured.items()
             },
             AT,

@@ -234,6 +234,12 @@ def test_a_server_that_goes_away_in_order_answers_the_call_that_it_began() -> No
     assert next_one.receive(right(1))[2:] == [("answered", b"right", True)]
 
 
+def test_a_call_that_a_failing_server_gives_up_is_lost() -> None:
+    """A GOAWAY with an error ends a call that the server may have begun; it is not sent again."""
+    failing = frame(GOAWAY, 0, 0, number(3) + number(2))
+    assert Caller().receive(right(1), failing) == [("answered", b"right", True), ("lost", "connection reset")]
+
+
 def test_streams_never_run_out() -> None:
     """A connection whose stream numbers are used up is not kept."""
     with mock.patch.object(http2, "LAST_STREAM", 3):

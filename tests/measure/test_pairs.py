@@ -74,7 +74,11 @@ def on_a_gpu(measured: Round) -> Round:
         cost = window.seconds / WINDOW_SECONDS
         return replace(of_streams(window), gpus=GpuUse(40.0 * cost * window.requests, 1e9 * cost, 0.3 / cost))
 
-    return replace(changed(measured, on_gpu), one_at_a_time=True)
+    starts = {
+        arm: tuple(replace(start, windows=(window,)) for start in known for window in start.windows)
+        for arm, known in changed(measured, on_gpu).starts.items()
+    }
+    return replace(measured, starts=starts, one_at_a_time=True)
 
 
 def changed(measured: Round, change: Callable[[Window], Window]) -> Round:

@@ -103,8 +103,8 @@ def work(project: Project, factor: float) -> None:
 
 
 def proposed(text: str) -> str:
-    """The first git command that is proposed."""
-    found = re.search(r"`(git [^`]+)`", text)
+    """The first git command that is proposed in full: pytest may cut the text of an assertion."""
+    found = re.search(r"`(git [^`\n]+)`", text)
     assert found is not None, text
     return found[1]
 

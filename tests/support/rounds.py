@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.rounds import Round
+from pytest_gpuserve.measure.rounds import ARMS, Round
 from pytest_gpuserve.measure.window import Start, Window
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def round_of(differences: Sequence[float], *, requests: int = 1000, one_at_a_tim
 def round_with(base: Sequence[Window], candidate: Sequence[Window], *, one_at_a_time: bool = False) -> Round:
     """A round of these windows of each server."""
     starts: dict[Arm, tuple[Start, ...]] = {
-        "base": (Start(tuple(base), 1.5),),
-        "candidate": (Start(tuple(candidate), 1.5),),
+        arm: tuple(Start((window,), 1.5) for window in windows) if one_at_a_time else (Start(tuple(windows), 1.5),)
+        for arm, windows in zip(ARMS, (base, candidate), strict=True)
     }
     return Round(starts, AT, one_at_a_time=one_at_a_time)
 

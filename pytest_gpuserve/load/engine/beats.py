@@ -62,8 +62,7 @@ class BusyClock:
     """Time that this process has worked, or waited for a core that was taken.
 
     Source: the kernel's Documentation/scheduler/sched-stats.rst, on ``/proc/PID/schedstat``. Without that file, waits
-        are
-    unknown.
+    are unknown.
     """
 
     def __init__(self) -> None:

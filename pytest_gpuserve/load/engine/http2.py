@@ -80,6 +80,11 @@ class Http2Protocol:
         """Whether the server will not answer the current call."""
         return self.leaving and (self.goodbye is not None or self._awaited > self._last_answered)
 
+    @property
+    def has_given_up(self) -> str:
+        """Why the server leaves the current call unanswered though it may have begun it; empty if it does not."""
+        return str(self.goodbye or "") if self._awaited <= self._last_answered else ""
+
     def release(self) -> None:
         """Do nothing, because it does not refer to its connection."""
 
@@ -315,6 +320,9 @@ class GrpcConnection(HttpConnection):
             return
         if parsed is not None:
             self._finish(now_ns, parsed)
+        elif self._busy and protocol.has_given_up:
+            # To send it again would hide a server that fails.
+            self._lose(FaultKind.CONNECTION_RESET, protocol.has_given_up)
         elif not data or (protocol.leaving and not self._busy) or protocol.is_over:
             self._ended(now_ns, protocol.goodbye)
         # Usually a request has followed the answer, and taken it along: a system call costs more than the rest.
