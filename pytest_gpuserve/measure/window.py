@@ -14,7 +14,7 @@ from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.verdict.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 N = TypeVar("N", int, float)
 
@@ -192,22 +192,22 @@ class Window:
             lag=merge(window.lag for window in windows),
             service=merge(window.service for window in windows),
             resent=sum(window.resent for window in windows),
-            sending_seconds=_total(window.sending_seconds for window in windows),
-            receiving_seconds=_total(window.receiving_seconds for window in windows),
+            sending_seconds=_total((window.sending_seconds for window in windows), math.fsum),
+            receiving_seconds=_total((window.receiving_seconds for window in windows), math.fsum),
             gpus=GpuUse.pooled(windows),
             streams=Streams.pooled(window.streams for window in windows),
-            good=_total(window.good for window in windows),
+            good=_total((window.good for window in windows), sum),
             unjudged=sum(window.unjudged for window in windows),
             begin_ns=windows[0].begin_ns if windows else 0,
             end_ns=windows[-1].end_ns if windows else 0,
         )
 
 
-def _total(values: Iterable[N | None]) -> N | None:
+def _total(values: Iterable[N | None], add: Callable[[Iterable[N]], N]) -> N | None:
     """The sum; None if a value is unknown, or there is none."""
     found = list(values)
     known = [value for value in found if value is not None]
-    return sum(known[1:], known[0]) if known and len(known) == len(found) else None
+    return add(known) if known and len(known) == len(found) else None
 
 
 @dataclass(frozen=True, slots=True)
