@@ -76,10 +76,10 @@ def ask(worker: Instance, request: Request) -> dict[str, Any]:
     return decode_answer(answer)
 
 
-def refusal(worker: Instance, request: Request) -> str:
+def refusal(worker: Instance, request: Request, expected: HTTPStatus = HTTPStatus.BAD_REQUEST) -> str:
     """The error in the worker's answer."""
     status, answer = answered(worker, request)
-    assert status == HTTPStatus.BAD_REQUEST
+    assert status == expected
     return str(json.loads(answer)["error"])
 
 
@@ -215,7 +215,8 @@ def test_bad_requests_are_answered_and_it_goes_on(doubling: Instance) -> None:
     assert "the model has no output 'tripled'" in refusal(doubling, body(("tripled",), x=one))
     assert refusal(doubling, body(y=one, z=one)).startswith("forward() has no 'y'")
     # What the model itself raises is an answer too, and said to be its own.
-    assert refusal(doubling, body(x=one[0])).startswith("the model raised RuntimeError")
+    failed = refusal(doubling, body(x=one[0]), HTTPStatus.INTERNAL_SERVER_ERROR)
+    assert failed.startswith("the model raised RuntimeError")
     assert list(ask(doubling, body(("doubled",), x=one))) == ["doubled"]
     after = doubling.counters()
     assert after is not None

@@ -22,6 +22,7 @@ from pytest_gpuserve.servers.inside.torch_wire import (
     HEADER_LENGTH,
     ITEM_BYTES,
     BadRequest,
+    ModelFailed,
     Tensor,
     read_request,
     write_answer,
@@ -109,6 +110,13 @@ NO_REQUEST = "not a request of KServe v2"
         ({"inputs": [described(), described()]}, b"12341234", "each with a name of its own"),
         ({"inputs": [described(), described(name="y", shape=[2, 2])]}, b"12341234", "for all inputs: 'x' [1, 4], 'y'"),
         ({**ONE, "outputs": ["y"]}, b"1234", NO_REQUEST),
+        ({**ONE, "outputs": [{"name": []}]}, b"1234", "the name of a requested output is not a text: []"),
+        (
+            {**ONE, "outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]},
+            b"1234",
+            "output 'y': a torch worker has no shared memory",
+        ),
+        ({**ONE, "id": []}, b"1234", "the request's id is not a text: []"),
     ],
 )
 def test_what_is_wrong_is_said(header: object, data: bytes, words: str) -> None:
@@ -130,9 +138,10 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
 
 
 def answer_of(body: bytes, json_bytes: int) -> tuple[int, bytes]:
-    """Answer with what was sent; refuse what begins with an X."""
-    if body[:1] == b"X":
-        raise BadRequest("no")
+    """Answer with what was sent; refuse what begins with an X, and fail at a Y or a Z."""
+    problem = {b"X": BadRequest("no"), b"Y": ModelFailed("broken"), b"Z": KeyError(1)}.get(body[:1])
+    if problem is not None:
+        raise problem
     return json_bytes, body
 
 
@@ -148,7 +157,7 @@ def port() -> Iterator[int]:
 
 
 def test_a_connection_is_answered_request_by_request(port: int) -> None:
-    """Small and large bodies, refusals and unknown paths are answered one after the other on one connection."""
+    """Small and large bodies, refusals, failures and unknown paths are answered one after the other."""
     big, path = bytes(3 << 20), "/v2/models/m/infer"
     with closing(HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
         for method, at, sent, status, body in [
@@ -156,6 +165,8 @@ def test_a_connection_is_answered_request_by_request(port: int) -> None:
             ("POST", path, b"fox", 200, b"fox"),
             ("POST", path, big, 200, big),
             ("POST", path, b"X", 400, b'{"error": "no"}'),
+            ("POST", path, b"Y", 500, b'{"error": "broken"}'),
+            ("POST", path, b"Z", 500, b'{"error": "KeyError(1)"}'),
             ("POST", "/v2/models/other/infer", b"fox", 404, None),
             ("GET", "/", b"", 404, None),
             ("POST", path, b"", 200, b""),
@@ -165,6 +176,15 @@ def test_a_connection_is_answered_request_by_request(port: int) -> None:
             assert answer.status == status
             assert answer.read() == body or body is None
             assert (answer.headers[HEADER_LENGTH] == "1") == (status == 200 and method == "POST")
+
+
+def test_the_body_of_a_get_is_not_a_request(port: int) -> None:
+    """A GET with a body is answered once, and its connection ends."""
+    get = b"GET /v2/health/ready HTTP/1.1\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(get + b"Content-Length: %d\r\n\r\n" % (len(get) + 2) + get + b"\r\n")
+        with connection.makefile("rb") as answers:
+            assert answers.read().count(b"HTTP/1.1 200 OK") == 1
 
 
 def test_too_many_open_files_end_it() -> None:

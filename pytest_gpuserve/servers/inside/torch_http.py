@@ -6,12 +6,13 @@ import errno
 import json
 import socketserver
 import sys
+import traceback
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
 
-from pytest_gpuserve.servers.inside.torch_wire import HEADER_LENGTH, BadRequest
+from pytest_gpuserve.servers.inside.torch_wire import HEADER_LENGTH, BadRequest, ModelFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 READY_PATH: Final = "/v2/health/ready"
 
 _WRITTEN_BYTES: Final = 1 << 16
+
+_Answer: TypeAlias = tuple[HTTPStatus, bytes, int | None]
+"""Status, body, and the length of the JSON at its front, if tensors follow."""
 
 
 class HttpServer(socketserver.ThreadingTCPServer):
@@ -28,7 +32,7 @@ class HttpServer(socketserver.ThreadingTCPServer):
         address: Host and port.
         model: Name of the model.
         infer: Answers a body, given the length of the JSON at its front, by such a length and a body. It is called in
-            the connection's thread, and raises BadRequest.
+            the connection's thread, and raises BadRequest or ModelFailed.
 
     Raises:
         OSError: The address cannot be used.
@@ -72,41 +76,60 @@ class _Connection(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Tell that the worker is ready: it listens once its model is loaded."""
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            # Its body is not read, and is not the next request.
+            self.close_connection = True
         if self.path == READY_PATH:
             self._answer(HTTPStatus.OK, b"")
         else:
-            self._refuse(HTTPStatus.NOT_FOUND, f"there is only GET {READY_PATH}, and POST {self.server.path}")
+            self._answer(*self._unknown_path())
 
     def do_POST(self) -> None:
         """Answer an inference."""
+        try:
+            answer = self._infer()
+        except ConnectionError:
+            raise
+        except BadRequest as problem:
+            answer = _error(HTTPStatus.BAD_REQUEST, str(problem))
+        except ModelFailed as problem:
+            answer = _error(HTTPStatus.INTERNAL_SERVER_ERROR, str(problem))
+        except Exception as problem:  # noqa: BLE001 -- shown, and told
+            traceback.print_exc()
+            # The body may be unread.
+            self.close_connection = True
+            answer = _error(HTTPStatus.INTERNAL_SERVER_ERROR, repr(problem))
+        self._answer(*answer)
+
+    def _infer(self) -> _Answer:
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             self.close_connection = True
-            self._refuse(HTTPStatus.LENGTH_REQUIRED, "a request needs a Content-Length")
-            return
+            return _error(HTTPStatus.LENGTH_REQUIRED, "a request needs a Content-Length")
         body = self.rfile.read(int(length))
-        json_bytes = self.headers.get(HEADER_LENGTH, length)
         if len(body) < int(length):
-            self.close_connection = True
-        elif self.path != self.server.path:
-            self._refuse(HTTPStatus.NOT_FOUND, f"there is only GET {READY_PATH}, and POST {self.server.path}")
-        elif not json_bytes.isdecimal():
-            self._refuse(HTTPStatus.BAD_REQUEST, f"{HEADER_LENGTH} is not a number: {json_bytes}")
-        else:
-            try:
-                told, answer = self.server.infer(body, int(json_bytes))
-            except BadRequest as problem:
-                self._refuse(HTTPStatus.BAD_REQUEST, str(problem))
-            else:
-                self._answer(HTTPStatus.OK, answer, told)
+            raise ConnectionResetError("the client hung up in mid-request")
+        if self.path != self.server.path:
+            return self._unknown_path()
+        json_bytes = self.headers.get(HEADER_LENGTH, length)
+        if not json_bytes.isdecimal():
+            raise BadRequest(f"{HEADER_LENGTH} is not a number: {json_bytes}")
+        told, answer = self.server.infer(body, int(json_bytes))
+        return HTTPStatus.OK, answer, told
 
-    def _refuse(self, status: HTTPStatus, text: str) -> None:
-        self._answer(status, json.dumps({"error": text}).encode())
+    def _unknown_path(self) -> _Answer:
+        return _error(HTTPStatus.NOT_FOUND, f"there is only GET {READY_PATH}, and POST {self.server.path}")
 
     def _answer(self, status: HTTPStatus, body: bytes, json_bytes: int | None = None) -> None:
         self.send_response_only(status)
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         if json_bytes is not None:
             self.send_header(HEADER_LENGTH, str(json_bytes))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _error(status: HTTPStatus, text: str) -> _Answer:
+    return status, json.dumps({"error": text}).encode(), None

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import torch
 
 from pytest_gpuserve.servers.inside.torch_model import Execution, chosen
-from pytest_gpuserve.servers.inside.torch_wire import BadRequest, InferenceRequest, Tensor, read_request, write_answer
+from pytest_gpuserve.servers.inside.torch_wire import (
+    BadRequest,
+    InferenceRequest,
+    ModelFailed,
+    Tensor,
+    read_request,
+    write_answer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +40,7 @@ class Waiting:
 
     Args:
         arrived_ns: Time of reading it, by `time.perf_counter_ns`.
-        outputs: The model's outputs once it is executed, or BadRequest.
+        outputs: The model's outputs once it is executed, or BadRequest, or ModelFailed.
     """
 
     asked: InferenceRequest
@@ -214,7 +221,8 @@ class Service:
         """Answer a request, as `read_request` and `write_answer` describe them; any thread may call.
 
         Raises:
-            BadRequest: The body is not a request, or the model raised an exception for it.
+            BadRequest: The body is not a request, or does not fit the model.
+            ModelFailed: The model raised an exception.
         """
         arrived_ns = time.perf_counter_ns()
         asked = read_request(body, json_bytes)
@@ -290,9 +298,10 @@ class Service:
         first_line = next(iter(str(problem).splitlines()), "")
         # A request that does not fit the model is not an error of the model.
         refused = isinstance(problem, BadRequest)
-        said = str(problem) if refused else f"the model raised {type(problem).__name__}: {first_line}"
+        said = f"the model raised {type(problem).__name__}: {first_line}"
         for waiting in batch:
-            waiting.outputs.set_exception(BadRequest(said))
+            # Each client's thread raises one of its own.
+            waiting.outputs.set_exception(BadRequest(str(problem)) if refused else ModelFailed(said))
 
 
 def compiled() -> tuple[int, int, int]:

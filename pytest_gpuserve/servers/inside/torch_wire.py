@@ -36,6 +36,10 @@ class BadRequest(ValueError):
     """A request that cannot be answered; its text is for the client."""
 
 
+class ModelFailed(Exception):
+    """The model raised an exception for a request that fits it; the text is for the client."""
+
+
 class Tensor(NamedTuple):
     """A tensor as it is in a body.
 
@@ -87,7 +91,7 @@ def read_request(body: bytes, json_bytes: int) -> InferenceRequest:
             size = _bytes_of(each["name"], each["datatype"], each["shape"], each["parameters"]["binary_data_size"])
             inputs.append(Tensor(each["name"], each["datatype"], tuple(each["shape"]), data[begin : begin + size]))
             begin += size
-        outputs = tuple(each["name"] for each in header.get("outputs", ()))
+        outputs = tuple(_output_name(each["name"], each.get("parameters", {})) for each in header.get("outputs", ()))
         request_id = header.get("id", "")
     except BadRequest:
         raise
@@ -95,6 +99,8 @@ def read_request(body: bytes, json_bytes: int) -> InferenceRequest:
         raise BadRequest(f"not a request of KServe v2 with tensors as bytes after its JSON: {problem!r}") from None
     if begin != len(body):
         raise BadRequest(f"the inputs announce {begin - json_bytes} bytes, {len(body) - json_bytes} follow the JSON")
+    if not isinstance(request_id, str):
+        raise BadRequest(f"the request's id is not a text: {request_id!r}")
     if not inputs or len({tensor.name for tensor in inputs}) < len(inputs):
         raise BadRequest("a request needs inputs, each with a name of its own")
     if len({tensor.shape[0] for tensor in inputs}) > 1:
@@ -115,6 +121,15 @@ def _bytes_of(name: object, datatype: str, shape: list[int], announced: object) 
     if announced != need:
         raise BadRequest(f"input {name!r} of {datatype} {shape} takes {need} bytes, not {announced!r}")
     return need
+
+
+def _output_name(name: object, parameters: dict[str, object]) -> str:
+    """Name of a requested output; raises BadRequest if it is invalid, or the output should go to shared memory."""
+    if not isinstance(name, str):
+        raise BadRequest(f"the name of a requested output is not a text: {name!r}")
+    if any(key.startswith("shared_memory") for key in parameters):
+        raise BadRequest(f"output {name!r}: a torch worker has no shared memory")
+    return name
 
 
 def write_answer(model: str, outputs: Sequence[Tensor], request_id: str = "") -> tuple[int, bytes]:
