@@ -1,6 +1,6 @@
 """Right answers, each to its request, compiled or not; and refusals.
 
-A worker that dies is a failed run, and a worker leaves no processes, sockets or files at its end. These facts do not
+A worker that dies is a failed run, and a worker leaves no processes, ports or files at its end. These facts do not
 depend on this model: tests/servers/test_torch_worker.py shows them with small ones. Workers wait for requests as long
 as the test runs. The published worker ended after ten seconds without a request, and spoiled the runs of slow clients.
 """

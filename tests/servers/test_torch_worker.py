@@ -281,6 +281,16 @@ def test_a_start_that_fails_says_why(logs: Path) -> None:
     assert "exit code 1" in problem.value.found
 
 
+def test_a_model_that_fails_is_asked_once(logs: Path) -> None:
+    """A start ends at the model's first exception, because the worker listens only once its model is loaded."""
+    log = logs / "failing.log"
+    with pytest.raises(ServerFailed) as problem, running(kind("doubling"), body(x=np.ones(1, "f4")), log):
+        pass
+    assert "is up, but its model fails at POST" in problem.value.summary
+    assert problem.value.found.startswith("status 500: ")
+    assert log.read_text().count("RuntimeError: rows of nothing") == 1
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("how", [{}, {"compile": True}, {"compile": True, "compile_mode": "reduce-overhead"}], ids=str)
 def test_on_a_gpu(weights: Weights, logs: Path, how: dict[str, Any]) -> None:
