@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.client import HTTPConnection
@@ -289,6 +289,29 @@ def test_a_model_that_fails_is_asked_once(logs: Path) -> None:
     assert "is up, but its model fails at POST" in problem.value.summary
     assert problem.value.found.startswith("status 500: ")
     assert log.read_text().count("RuntimeError: rows of nothing") == 1
+
+
+def test_it_ends_in_the_middle_of_an_execution(logs: Path) -> None:
+    """SIGTERM ends a worker whose model is in a call of C, such as a compiler's; that of its child only the child."""
+    with running(kind("Stuck"), ROW, logs / "stuck.log") as instance, ThreadPoolExecutor(1) as pool:
+        process = instance.process
+        assert process is not None
+        asked = pool.submit(answered, instance, body(x=np.ones((2, 1), "f4")))
+        eventually(lambda: "stuck" in process.tail(), "the model is in its call")
+        os.kill(process.pid, signal.SIGTERM)
+        assert "(exit code 0)" in (instance.death(grace_seconds=GUARD_SECONDS / 2) or "")
+        assert isinstance(asked.exception(), ConnectionError)
+
+
+def test_a_lost_device_is_not_a_failed_start(logs: Path) -> None:
+    """A worker whose device is lost under load ends with the device's error as the last words of its log."""
+    with running(kind("on_a_lost_device"), ROW, logs / "lost.log") as instance:
+        with suppress(ConnectionError):
+            answered(instance, body(x=np.ones(1, "f4")))
+        assert "(exit code 1)" in (instance.death(grace_seconds=GUARD_SECONDS) or "")
+        assert instance.process is not None
+        last = instance.process.tail().splitlines()[-1]
+        assert last == "torch_worker: the worker ended under load: RuntimeError: CUDA error: unspecified launch failure"
 
 
 @pytest.mark.gpu
