@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpuserve.errors import ServerFailed
+    from pytest_gpuserve.experiment.shared_starts import SharedStarts
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.load.wire import Plan
@@ -96,7 +97,13 @@ class Stage:
     seeds: dict[Arm, list[int]] = field(default_factory=lambda: {arm: [] for arm in ARMS})
 
     def pair(
-        self, shape: LoadShape = USERS, *, alone: bool = False, on_gpu: bool = False, requests: int = 1
+        self,
+        shape: LoadShape = USERS,
+        *,
+        alone: bool = False,
+        on_gpu: bool = False,
+        requests: int = 1,
+        starts: SharedStarts | None = None,
     ) -> Pairing:
         """Both, to be compared under this load; a seed makes it repeatable."""
         shape = replace(shape, requests_wanted=(1,), foreign_cores=0.5)
@@ -110,7 +117,7 @@ class Stage:
             sent = (Request("GET", "/"),) * requests
             return Target(handle, sent, telemetry_source=source if on_gpu else NO_TELEMETRY)
 
-        return Pairing(target("base"), target("candidate"), terms, Unseen())
+        return Pairing(target("base"), target("candidate"), terms, Unseen(), starts=starts)
 
     def round(self, shape: LoadShape = USERS, **how: bool) -> Round:
         """A round to its end, after which no server is left."""

@@ -12,10 +12,12 @@ from pytest_gpuserve.experiment.loaded import overload
 from pytest_gpuserve.experiment.pace import LEAST_TICKS, MOST_TICKS, SETTLE_TICKS, Pace, pace_of
 from pytest_gpuserve.experiment.pairing import MOST_AGAIN, MOST_REJECTED, BaseFailed
 from pytest_gpuserve.experiment.shape import SECONDS, LoadShape
+from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.load.schedule import Closed, Poisson, Steps
 from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
+from pytest_gpuserve.measure.telemetry import NS
 from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import BLOCKS
@@ -280,8 +282,8 @@ def test_what_is_wrong_with_the_measurement_is_told_at_every_look(
 
 
 def test_one_at_a_time_each_window_has_a_start(stage: Stage) -> None:
-    """Each call is a round of a block of four; each window is a whole start."""
-    stage.foreign += [0.0, 0.2, 0.1, 0.0]
+    """Each call is a round of a block of four, on a busy host too; each window is a whole start."""
+    stage.foreign += [0.0, 0.9, 0.1, 0.0]
     both = stage.pair(alone=True)
     both.measure(3)
     both.measure(BLOCKS)
@@ -292,7 +294,7 @@ def test_one_at_a_time_each_window_has_a_start(stage: Stage) -> None:
     seconds = [window.seconds for measured in both.rounds for arm in ARMS for window in measured.windows(arm)]
     assert seconds == pytest.approx([SECONDS] * 8)
     assert all(len(start.windows) > 1 for measured in both.rounds for arm in ARMS for start in measured.starts[arm])
-    assert both.rounds[0].foreign_cores == 0.2
+    assert both.rounds[0].foreign_cores == 0.9
     assert [start.cold_start_seconds for start in both.rounds[0].starts["base"]] == [1.0, 1.0]
     assert not stage.running
 
@@ -370,6 +372,20 @@ def test_memory_that_is_not_given_back_makes_a_round_invalid(stage: Stage, block
         both.close()
     ((problem,),) = (measured.problems for measured in both.rounds)
     assert problem.kind is ReasonKind.MEMORY_NOT_GIVEN_BACK
+
+
+def test_an_error_after_the_last_block_is_that_load_s_own(stage: Stage) -> None:
+    """The next load of the same servers would meet it first, and its servers end."""
+    starts = SharedStarts()
+    both = stage.pair(on_gpu=True, starts=starts)
+    both.measure(3)
+    assert both.rounds[0].problems == ()
+    late = stage.eyes.now_ns / NS
+    stage.eyes.gpu = lambda at: {"uncorrected_ecc": int(at >= late)}
+    stage.eyes.live_until(stage.eyes.now_ns + NS)
+    both.close()
+    assert kinds(both.rounds[0].problems) == [ReasonKind.GPU_ERROR]
+    assert not stage.running
 
 
 def test_what_a_failed_start_left_behind_spoils_the_round_after_it(stage: Stage) -> None:
