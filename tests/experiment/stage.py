@@ -119,9 +119,9 @@ class Stage:
 
         return Pairing(target("base"), target("candidate"), terms, Unseen(), starts=starts)
 
-    def round(self, shape: LoadShape = USERS, **how: bool) -> Round:
+    def round(self, shape: LoadShape = USERS, *, alone: bool = False, on_gpu: bool = False) -> Round:
         """A round to its end, after which no server is left."""
-        both = self.pair(shape, **how)
+        both = self.pair(shape, alone=alone, on_gpu=on_gpu)
         both.measure(BLOCKS)
         assert not self.running
         (measured,) = both.rounds
