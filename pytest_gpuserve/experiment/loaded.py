@@ -368,7 +368,7 @@ class LoadedServer:
             counters = self.instance.counters()
         except ServerFailed as problem:
             death = self.instance.death()
-            self.problems.append(Reason(ReasonKind.SERVER_FAILED, death or str(problem)))
+            self.problems.append(self._shown(Reason(ReasonKind.SERVER_FAILED, death or str(problem))))
             return None
         ended = time.monotonic()
         since = min(began, self._so_far.end_ns / 1e9 or began)

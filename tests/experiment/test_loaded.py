@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from unittest import mock
 
 import msgspec
 import pytest
 
-from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.loaded import CounterReading, LoadedServer, Measured
 from pytest_gpuserve.experiment.shape import LoadShape
@@ -147,7 +148,10 @@ def test_where_errors_are_allowed_they_hold_nobody_up(server: _Server) -> None:
 
 def test_what_repeats_a_request_is_shown_without_its_secret(server: _Server) -> None:
     """The body of an error, and the log of an engine, are in the problem; the token of the request is not."""
-    loaded = under_load(server)
+    loaded, uncounted = under_load(server), under_load(server)
+    with mock.patch.object(server, "counters", side_effect=ServerFailed(f"counters: status 403: no {TOKEN}")):
+        uncounted.read_counters()
+    assert said(uncounted.problems) == ("counters: status 403: no <Authorization>",)
     failing = Tick(0, 0, SECOND_NS, errors={"status 500": 1}, error_samples={"status 500": f"b'who is {TOKEN}?\n'"})
     loaded.ticks(engines(failing), 1)
     loaded.lose(LoadFailed("the load engine died", log_tail=f"noise\nValueError: b'Bearer {TOKEN}'\n"))
