@@ -94,7 +94,7 @@ class Sides(Generic[T]):
 
     @property
     def energy_per_inference(self) -> T:
-        """Joules of all GPUs for each answered request, idle power included; lower is better.
+        """Joules of the GPU for each answered request, idle power included; lower is better.
 
         A request of several items is one inference. Energy is a whole GPU's. Beside ``--against`` the other server
         rests on the GPU meanwhile, and its idle power is in both numbers alike.
@@ -103,7 +103,7 @@ class Sides(Generic[T]):
 
     @property
     def gpu_memory(self) -> T:
-        """The most bytes that all processes had allocated on the GPUs; lower is better.
+        """The most bytes that all processes had allocated on the GPU; lower is better.
 
         Beside ``--against`` it is known only for alternating servers: ``gpuserve(one_at_a_time=True)``.
         """
@@ -111,7 +111,7 @@ class Sides(Generic[T]):
 
     @property
     def gpu_utilisation(self) -> T:
-        """Share of the time, 0 to 1, when a kernel ran on the GPUs, as their mean; higher is better.
+        """Share of the time, 0 to 1, when a kernel ran on the GPU; higher is better.
 
         Compare it only at the same load: in an open loop a faster model answers the same requests in less of the GPU's
         time. It tells that a kernel ran, not how much of the GPU it used.

@@ -79,7 +79,7 @@ class TestComparison:
     Args:
         nodeid: The test.
         baseline_store: The baselines of the device.
-        bench: What all loads of the run are measured with.
+        bench: Means of measurement that all loads of the run share.
         policy: See there.
         on_look: Called with every look before it is taken.
         may_wait: Called when a comparison needs a fresh start: whether the test ends here, and runs again on it.

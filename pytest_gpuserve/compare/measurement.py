@@ -113,7 +113,7 @@ class Policy:
 
     @property
     def late_share(self) -> float:
-        """What the client may add to a load of the test: more where a marker names only wider tolerances."""
+        """Share of a latency that the client may add, larger if a marker names only wider tolerances."""
         return late_share_within(min((self.tolerance_of(METRICS[name]) for name in self.tolerances), default=0.0))
 
 
@@ -124,7 +124,7 @@ def may_screen(device: Device) -> bool:
 
 @dataclass(eq=False, kw_only=True)
 class Bench:
-    """What all loads of a run are measured with.
+    """Means of measurement that all loads of a run share.
 
     Args:
         here: The circumstances.
@@ -336,7 +336,7 @@ class Measurement:
         self.bench.starts.end_used(terms.seed)
         if not self.goes_on:
             memory.late, memory.limits = (), {}
-        # The candidate's telemetry source is the session's, and covers all GPUs of both servers.
+        # The candidate's telemetry source is the session's, and covers the GPU of both servers.
         pairing = Pairing(base, self.target, terms, self.bench.progress, memory.rounds, starts=self.bench.starts)
         in_run = KEPT_IN_RUN if memory.rounds and not self.goes_on else None
         teaches = stored is not None and may_screen(here.device) and not self.why_absent(stored)

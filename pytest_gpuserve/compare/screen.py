@@ -42,7 +42,7 @@ SHARED_GPU: Final = Reason(
 
 NOT_ASKED: Final = Reason(ReasonKind.NOT_SIDE_BY_SIDE, "not settled side by side: --stored-only")
 
-SOMEBODY_ELSES: Final = Reason(
+RUNS_ALREADY: Final = Reason(
     ReasonKind.NOT_SIDE_BY_SIDE,
     "not settled side by side: this server runs already, so the plugin cannot start another build of it",
 )
@@ -57,7 +57,7 @@ def why_alone(measurement: Measurement, metric: Metric) -> Reason | None:
     if policy.stored_only:
         return NOT_ASKED
     if not measurement.is_own:
-        return SOMEBODY_ELSES
+        return RUNS_ALREADY
     # Two servers on one GPU have no memory value each, so it would be useless to start them.
     return SHARED_GPU if metric.name in OF_ONE_SERVER and not policy.one_at_a_time else None
 
@@ -176,7 +176,7 @@ def settled_alone(
     Args:
         usable: Usable part of the baseline.
         screened: Judgement by it that is neither PASS nor INVALID, or None.
-        reason: Reason why there are no rounds.
+        reason: Reason why the base was not measured.
     """
     if screened is not None and screened.has(ReasonKind.HOST_SHARED):
         return replace(screened, verdict=Verdict.INVALID).because(reason)

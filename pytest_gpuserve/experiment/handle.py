@@ -383,7 +383,7 @@ class Target:
         readiness: Request that tells whether the model answers; None for the first of ``requests``.
         pauses: For each request the seconds since the previous answer of its conversation; None for the first request
             of a conversation. Empty if the load has no conversations.
-        telemetry_source: Samples the GPUs during the load.
+        telemetry_source: Samples the GPU during the load.
     """
 
     server: ServerHandle

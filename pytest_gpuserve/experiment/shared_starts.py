@@ -33,7 +33,7 @@ class StartedPair:
 
     Args:
         instances: The servers, in the order of their starts; empty if the two do not fit into memory together.
-        monitor: Watches the GPUs until both have ended.
+        monitor: Watches the GPU until both have ended.
         starts_together: Whether both started at the same time.
         start_seconds: Time until both answered.
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
-from pytest_gpuserve.load.engine.http1 import MalformedResponse, ResponseParser
+from pytest_gpuserve.load.engine.http1 import ResponseParser
+from pytest_gpuserve.load.engine.transport import MalformedResponse
 from pytest_gpuserve.load.kserve import decode_answer, extra
 from pytest_gpuserve.load.request import check_answer
 from pytest_gpuserve.process.deadline import Deadline

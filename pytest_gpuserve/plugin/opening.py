@@ -1,4 +1,4 @@
-"""What a session measures with: found before the first test, given back after the last one."""
+"""Equipment of a session: found before the first test, given back after the last one."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ REFUSING_INSTANCES = REFUSING | {"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGe
 def test_each_function_may_fail(
     library: Path, tmp_path: Path, answers: dict[str, dict[str, Any]], gpu: FakeGpu
 ) -> None:
-    """Whichever call fails, there is no traceback: a fact is unknown, or the GPU is refused with NVML's words.
+    """A failing call gives an unknown fact, or an error with NVML's words; it never gives a traceback.
 
     The functions are those that a trace of the library shows.
     """

@@ -150,7 +150,7 @@ def test_a_host_only_warns() -> None:
 
 
 def test_every_read_fact_is_recorded_and_has_a_rule() -> None:
-    """Or only informs. In a baseline it has its name or, of a few, another form; the host's identity is no rule's."""
+    """Facts that only inform have no rule, nor has the host's identity; a few facts have another form in a baseline."""
     informing = {"gpu_id", "pci_bus_id", "power_default_watts", "power_most_watts"}
     assert {rule.field for rule in DEVICE_RULES} == set(DeviceRecord.__struct_fields__) - informing
     assert {rule.field for rule in HOST_RULES} == set(HostRecord.__struct_fields__) - {"id", "system", "kernel"}

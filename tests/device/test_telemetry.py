@@ -83,7 +83,7 @@ FOREIGN = 2**22 + 7
 
 
 class Story:
-    """What a sampler saw of a GPU in three seconds, from their epoch on; in the middle it ran hot.
+    """Samples of a GPU over three seconds, in the middle of which it ran hot.
 
     Args:
         folder: An empty one.

@@ -14,29 +14,28 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import httptools
 
 from pytest_gpuserve.load.engine.opening import Opening, ResolvedAddress, TlsSocket, resolve
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE, Reactor
-from pytest_gpuserve.load.engine.transport import LAG_SAMPLE, MAX_ANSWER_BYTES, FaultKind, Sample, Slot, Transfer
+from pytest_gpuserve.load.engine.transport import (
+    LAG_SAMPLE,
+    MAX_ANSWER_BYTES,
+    FaultKind,
+    MalformedResponse,
+    Slot,
+    Transfer,
+)
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuserve.load.engine.opening import Connected
-    from pytest_gpuserve.load.engine.transport import Issuer
+    from pytest_gpuserve.load.engine.transport import Fault, Issuer
     from pytest_gpuserve.load.wire import Endpoint
-
-
-class MalformedResponse(Exception):
-    """The received data is not an answer, or one answer too many."""
-
-
-Fault: TypeAlias = tuple[str, Sample]
-"""Kind of a failure, and its sample."""
 
 
 class Parsed(NamedTuple):

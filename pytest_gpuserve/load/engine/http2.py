@@ -9,16 +9,15 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine import http2_codec as codec
-from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, MalformedResponse, Parsed
-from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES, FaultKind
+from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, Parsed
+from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES, FaultKind, MalformedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpuserve.load.engine.http1 import Fault
     from pytest_gpuserve.load.engine.opening import Connected
     from pytest_gpuserve.load.engine.reactor import Reactor
-    from pytest_gpuserve.load.engine.transport import Issuer, Slot
+    from pytest_gpuserve.load.engine.transport import Fault, Issuer, Slot
     from pytest_gpuserve.load.wire import Endpoint
 
 REFILL_BYTES: Final = 1 << 30

@@ -11,13 +11,12 @@ from urllib.parse import unquote_to_bytes
 
 import hpack
 
-from pytest_gpuserve.load.engine.http1 import MalformedResponse
-from pytest_gpuserve.load.engine.transport import FaultKind
+from pytest_gpuserve.load.engine.transport import FaultKind, MalformedResponse
 from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.engine.http1 import Fault
+    from pytest_gpuserve.load.engine.transport import Fault
     from pytest_gpuserve.load.wire import Endpoint
 
 DATA: Final = 0

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, MalformedResponse, Parsed, ResponseParser
-from pytest_gpuserve.load.engine.transport import IDLE, FaultKind, Stream
+from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, Parsed, ResponseParser
+from pytest_gpuserve.load.engine.transport import IDLE, FaultKind, MalformedResponse, Stream
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.load.engine.http1 import Fault
     from pytest_gpuserve.load.engine.reactor import Reactor
-    from pytest_gpuserve.load.engine.transport import Issuer, Slot
+    from pytest_gpuserve.load.engine.transport import Fault, Issuer, Slot
     from pytest_gpuserve.load.request import StreamOptions
     from pytest_gpuserve.load.wire import Endpoint
 

@@ -51,6 +51,14 @@ class FaultKind(str, Enum):
         return self.value
 
 
+Fault: TypeAlias = tuple[str, Sample]
+"""Kind of a failure, and its sample."""
+
+
+class MalformedResponse(Exception):
+    """The received data is not an answer, or one answer too many."""
+
+
 class Slot:
     """Carries one request at a time: a connection.
 
