@@ -121,8 +121,8 @@ FAULTS: dict[str, tuple[tuple[str, str, str], str, set[str], str]] = {
         *(MOSEC_TEST, {"batching_ratio", "throughput"}, "Preprocess"),
     ),
     "one in 1000 is wrong": ((MOSEC_APP, ANSWER, WRONG_ANSWER), MOSEC_TEST, set(), "wrong answer"),
-    "half as many answers are computed together": (
-        (LLAMACPP_APP, SLOTS, "params.n_parallel = options.slots // 2\n"),
+    "answers are computed one by one": (
+        (LLAMACPP_APP, SLOTS, "params.n_parallel = 1\n"),
         *(LLM_TEST, {"ttft.p50", "output_tokens_per_second"}, ""),
     ),
     "vLLM computes half as many answers together": (
