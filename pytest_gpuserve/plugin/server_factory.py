@@ -154,7 +154,7 @@ class ServerFactory:
             model_repository: The folder of the models. Triton serves it from its place and does not write to it.
             models: The models to load; the models that a listed ensemble uses are added. Default: all.
             model: The model whose batches are counted. Default: the one that batches.
-            asked: The model that requests name. Default: the only ensemble, else ``model``.
+            asked: The model that the requests name. Default: the only ensemble, else ``model``.
             python: Interpreter that has nvidia-pytriton, whose wheel carries Triton, and the packages of the models.
             server: Program of another Triton, by name or path: ``tritonserver`` in the vendor's container image.
             **arguments: Triton's options: ``http_thread_count=4`` becomes ``--http-thread-count=4``.
@@ -264,7 +264,7 @@ class ServerFactory:
                 model's first request at once.
             counters: Names of the server's Prometheus metrics, or one of ``vllm``, ``sglang``, ``llama.cpp``,
                 ``trtllm`` and ``tgi``, whose models are read back too. Without counters there is no batching ratio.
-            model: The model that requests name.
+            model: The model that the requests name.
             python: The interpreter for ``{python}``.
             env: Variables for the server, with the same replacements.
             cwd: Working folder, relative to the file that calls the fixture.
@@ -309,7 +309,7 @@ class ServerFactory:
             metrics_port: Port of the metrics, if it is another one.
             grpc_port: Port of gRPC.
             ca_file: Certificates to trust instead of the system's. Certificates are always checked.
-            model: The model that requests name.
+            model: The model that the requests name.
 
         Raises:
             UsageProblem: The URL is not of this form. The message does not show its password or query.
