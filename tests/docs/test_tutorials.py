@@ -1,4 +1,4 @@
-"""The tutorials: each command is run in an empty folder, and says what the page shows, but for its numbers."""
+"""The tutorials and the script that bisects: each command is run, and says what its page shows, but for its numbers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 import pytest_gpuserve
+from tests.support.plain_git import git
 
-TUTORIALS = sorted((Path(pytest_gpuserve.__file__).parent / "docs" / "tutorials").glob("*.md"))
+DOCS = Path(pytest_gpuserve.__file__).parent / "docs"
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 
 DEADLINE_SECONDS = 400.0
 
@@ -65,3 +67,37 @@ def run(commands: str, folder: Path, environment: dict[str, str]) -> tuple[int, 
         check=False,
     )
     return done.returncode, done.stdout
+
+
+PYTEST = """
+import json, sys
+from pathlib import Path
+(file,) = (argument.partition("=")[2] for argument in sys.argv if argument.startswith("--gpuserve-json="))
+verdict = Path("verdict").read_text()
+Path(file).write_text(json.dumps({"tests": [{"verdicts": [{"verdict": verdict}]}]}))
+sys.exit(verdict not in ("PASS", "MISSING"))
+"""
+"""Stands for the measurement: the verdict of a commit is what its file says."""
+
+
+def test_the_first_slow_commit_is_found_beside_some_that_cannot_be_told(tmp_path: Path) -> None:
+    """REGRESSED is bad, PASS is good; INVALID and INCONCLUSIVE, which fail, and MISSING, which may not, are skipped."""
+    script = (DOCS / "how-to" / "read_a_run.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    (tmp_path / "slower.py").write_text(script, encoding="utf-8")
+    fake = tmp_path / "modules" / "pytest.py"
+    fake.parent.mkdir()
+    fake.write_text(PYTEST, encoding="utf-8")
+    project = tmp_path / "project"
+    project.mkdir()
+    git(project, "init", "-q")
+    commits = []
+    for verdict in ("PASS", "INVALID", "PASS", "REGRESSED", "INCONCLUSIVE", "REGRESSED", "MISSING", "REGRESSED"):
+        (project / "verdict").write_text(verdict, encoding="utf-8")
+        git(project, "add", "verdict")
+        git(project, "commit", "-q", "--allow-empty", "-m", verdict)
+        commits.append(git(project, "rev-parse", "HEAD").strip())
+    git(project, "bisect", "start", commits[-1], commits[0])
+    environment = {**os.environ, "PYTHONPATH": str(fake.parent), "TMPDIR": str(tmp_path)}
+    argv = ["git", "bisect", "run", sys.executable, "../slower.py", commits[0], "suites/test_it.py::test_it"]
+    done = subprocess.run(argv, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    assert f"{commits[3]} is the first bad commit" in done.stdout, done.stdout + done.stderr
