@@ -9,7 +9,8 @@ rounds, what is remembered and what is judged are the product's own.
 
 The script is ``scripted.json`` in the project's root folder; see ``Script``. How fast a build is stands in its app
 file, ``SPEED = 0.9``, so that it is seen which file would have been run; a file without it has the speed 1, and one of
-the speed 0 does not start. ``COLD_START = 1.5`` and ``JOULES = 1.5`` are times of what is usual.
+the speed 0 does not start. ``COLD_START = 1.5`` and ``JOULES = 1.5`` are times of what is usual. A file ``.env`` beside
+it, as git often ignores one, may have ``SPEED_OF_SETTINGS``, by which the speed is multiplied.
 """
 
 from __future__ import annotations
@@ -149,7 +150,8 @@ class ScriptedServers:
         """Stand for ``Target.started``."""
         script = msgspec.json.decode(self.path.read_bytes(), type=Script)
         kind = cast("Mosec", target.server.kind)
-        said = kind.app.file.read_text()
+        settings = kind.app.file.with_name(".env")
+        said = kind.app.file.read_text() + (settings.read_text() if settings.exists() else "")
 
         def of_app(name: str) -> float:
             found = re.search(rf"^{name} = (.+)$", said, re.MULTILINE)
@@ -161,7 +163,8 @@ class ScriptedServers:
         number = self._starts
         self._foreign_cores = script.foreign_cores
         random = Random(f"{script.seed} {number}")
-        cost = -math.log(script.speed * of_app("SPEED") * script.pythons.get(kind.app.python, 1.0))
+        speed = script.speed * of_app("SPEED") * of_app("SPEED_OF_SETTINGS")
+        cost = -math.log(speed * script.pythons.get(kind.app.python, 1.0))
         cold_start = COLD_START_SECONDS * of_app("COLD_START") * math.exp(random.gauss(0.0, 5 * script.noise))
         server = ScriptedServer(script, random, number, random.gauss(cost, script.noise), JOULES * of_app("JOULES"))
         self._tell(f"start {kind.app.file}")

@@ -154,9 +154,8 @@ class Project:
     def run_anew(self, *arguments: str) -> pytest.RunResult:
         """Run it by an interpreter that begins, with all plugins that are installed."""
         environment = self.variables(PYTEST_DISABLE_PLUGIN_AUTOLOAD=None)
-        done = subprocess.run(
-            self.command(*arguments), cwd=self.path, env=environment, capture_output=True, text=True, check=False
-        )
+        command = [sys.executable, "-m", "pytest", *self.options(), *arguments]
+        done = subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True, check=False)
         sys.stdout.write(done.stdout)
         sys.stderr.write(done.stderr)
         return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0.0)
@@ -169,10 +168,6 @@ class Project:
         script = msgspec.structs.replace(self.script, seed=self._runs)
         (self.path / SCRIPT_NAME).write_bytes(msgspec.json.encode(script))
         return ["-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "tests.fakes.scripted_starts"]
-
-    def command(self, *arguments: str) -> list[str]:
-        """Command that runs pytest in the project by hand, with the script of the next run."""
-        return [sys.executable, "-m", "pytest", *self.options(), *arguments]
 
     def variables(self, **more: str | None) -> dict[str, str]:
         """The whole environment of a run."""
@@ -207,15 +202,14 @@ class Checkout:
 
     Args:
         project: The project.
-        temporary: Its folder for temporary files, which nothing else uses; None for everybody's.
+        temporary: Its folder for temporary files, which nothing else uses.
         ignored: What git ignores beside the files of these tests.
     """
 
-    def __init__(self, project: Project, temporary: Path | None, *ignored: str) -> None:
+    def __init__(self, project: Project, temporary: Path, *ignored: str) -> None:
         self.project = project
         self.temporary = temporary
-        if temporary is not None:
-            project.environment["TMPDIR"] = str(temporary)
+        project.environment["TMPDIR"] = str(temporary)
         self.git("init", "--quiet", "--initial-branch=main")
         (project.path / ".gitignore").write_text("\n".join((*IGNORED, *ignored, "")))
         self.commit("first")
@@ -247,7 +241,7 @@ class Checkout:
         return [
             *(["a worktree"] if worktrees > 1 else []),
             *(map(str, notes.iterdir()) if notes.exists() else ()),
-            *(map(str, self.temporary.iterdir()) if self.temporary is not None else ()),
+            *map(str, self.temporary.iterdir()),
             *(["a server"] if servers.count("start") != servers.count("end") else []),
         ]
 
