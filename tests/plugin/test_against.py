@@ -103,26 +103,13 @@ def test_a_run_that_breaks_off_leaves_nothing_behind(project: Project, checkout:
 
 
 def test_an_app_that_the_base_lacks_is_missing(project: Project, checkout: Checkout) -> None:
-    """A new app is MISSING with that reason, or skips on request; the test's other assertions still count."""
+    """A new app is MISSING with that reason, or skips on request."""
     base = checkout.git("rev-parse", "HEAD")[:12]
-    project.write("assert run.throughput >= baseline.throughput\n    assert run.latency.p50 <= 0.02")
     project.test_file.write_text(project.test_file.read_text().replace('"app.py"', '"new.py"'))
     project.speed(1, app="new.py")
     result = project.run("--against=HEAD", "--on-missing=skip", "-rs")
     result.assert_outcomes(skipped=1)
     assert f"HEAD ({base}) has no suites/perf/new.py" in text_of(result)
-    assert checkout.left_behind() == []
-    project.test_file.write_text(project.test_file.read_text().replace("0.02", "0.0001"))
-    project.run("--against=HEAD", "--on-missing=skip").assert_outcomes(failed=1)
-
-
-def test_a_candidate_that_does_not_start_fails(project: Project, checkout: Checkout) -> None:
-    """``--on-missing=skip`` is about what the base lacks."""
-    project.speed(0)
-    result = project.run("--against=HEAD", "--on-missing=skip")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "no weights here" in text_of(result)
-    assert says_no_traceback(result)
     assert checkout.left_behind() == []
 
 
@@ -168,7 +155,6 @@ def test_an_undecided_comparison_says_what_to_do(project: Project) -> None:
     result = project.run("--against=HEAD", UNDECIDED)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E*INCONCLUSIVE: throughput is */s, base */s*", "E*--gpuserve-budget=SECONDS*"])
-    assert "run it again: it goes on where this run ends" in text_of(result)
     project.run("--against=HEAD", UNDECIDED, "--on-inconclusive=skip", "--cache-clear").assert_outcomes(skipped=1)
 
 
