@@ -109,6 +109,22 @@ def test_wrong_arguments_are_named(arguments: dict[str, Any], words: str) -> Non
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("concurrency", "schedule", "words"),
+    [
+        (None, None, "takes either concurrency=... or schedule=..."),
+        (4, Poisson(9), "takes either concurrency=... or schedule=..."),
+        (0, None, "whole number of users, not 0"),
+        (None, "poisson", "must be a schedule of pytest_gpuserve.load, not 'poisson'"),
+    ],
+)
+def test_a_load_has_one_schedule(concurrency: int | None, schedule: Any, words: str) -> None:  # noqa: ANN401 -- also wrong ones
+    """Both, none, and what is not a schedule are refused in words."""
+    with pytest.raises(UsageProblem) as caught:
+        schedule_of(concurrency, schedule)
+    assert words in str(caught.value)
+
+
 def test_objectives_are_of_the_workload_and_those_of_streams_need_some() -> None:
     """To the last digit; a load without any has the workload that it always had."""
     one, other = (LoadShape(Closed(1), goodput=Objectives(ttft=ttft)) for ttft in (0.2, 0.2001))

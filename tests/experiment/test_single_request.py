@@ -309,5 +309,11 @@ def test_what_is_not_one_request_to_this_server_is_refused() -> None:
         for there in (running, None):
             with pytest.raises(UsageProblem, match=said):
                 target.ask(there)
+    for requests, said in (
+        ([], "takes one request at least"),
+        ([handle.get("/"), handle.post("/", stream=True)], "cannot be mixed in one load"),
+    ):
+        with pytest.raises(UsageProblem, match=said):
+            handle.rotate(requests)
     with pytest.raises(UsageProblem, match="is sent to another"):
         handle.get("/").ask(running_at(2)[1])

@@ -45,24 +45,6 @@ def test_until(fox, load):
     open("seen", "w").write(repr(seen[:2]))
 """
 
-ONE = """
-import pytest
-from pytest_gpuserve.load import Burst, Poisson, Steps, Trace
-@pytest.fixture(scope="module")
-def server(command_server):
-    return command_server(["{{python}}", {server!r}, "{{port}}"])
-
-def test_it(server, load):
-    fox = server.post("/infer", body=b"fox", expect=b"FOX")
-    dog = server.post("/infer", body=b"dog", expect=b"DOG")
-    {body}
-"""
-
-
-def one(project: Project, body: str) -> None:
-    """Let the project have one test of a server that is up at once."""
-    project.test_file.write_text(ONE.format(body=body, server=MODEL_SERVER))
-
 
 def test_arguments_of_a_load_reach_a_real_server(real_project: Project) -> None:
     """Schedules, stop rules and objectives measure a real server validly, unless the load names a busy machine."""
@@ -101,36 +83,17 @@ def test_arguments_of_a_load_reach_a_real_server(real_project: Project) -> None:
     assert tests["test_burst"]["load"]["rotation"] == "shuffled"
 
 
-WRONG = {
-    "load(fox)": "takes either concurrency=... or schedule=...",
-    "load(fox, concurrency=4, schedule=Poisson(9))": "takes either concurrency=... or schedule=...",
-    "load(fox, concurrency=0)": "whole number of users, not 0",
-    "load(fox, schedule='poisson')": "must be a schedule of pytest_gpuserve.load, not 'poisson'",
-    "load(fox, schedule=Trace(((0.0, 1),)))": "a Trace names request 1 (from 0), but the load has 1",
-    "server.rotate([])": "takes one request at least",
-    "server.rotate([fox, server.post('/x', stream=True)])": "cannot be mixed in one load",
-}
-
-
-def test_wrong_arguments(real_project: Project) -> None:
-    """Each wrong argument of ``load`` fails its test in one line that names it, before any server is started."""
-    marked = ONE.format(body="eval(call)", server=MODEL_SERVER).replace(f"{MODEL_SERVER!r}, ", '"-c", "exit(3)", ')
-    marked = marked.replace("def test_it(server, load):", "def test_it(server, load, call):")
-    text = marked.replace("def test_it", f"@pytest.mark.parametrize('call', {list(WRONG)!r})\ndef test_it")
-    real_project.test_file.write_text(text)
-    result = real_project.run()
-    result.assert_outcomes(failed=len(WRONG))
-    for call, words in WRONG.items():
-        assert words in text_of(result), call
-    assert "exit code 3" not in text_of(result)
-    assert says_no_traceback(result)
+ENDLESS = f"""
+def test_it(command_server, load):
+    fox = command_server(["{{python}}", {MODEL_SERVER!r}, "{{port}}"]).post("/infer", body=b"fox", expect=b"FOX")
+    load(fox, concurrency=4, until=lambda windows: open("marks", "w").close())
+"""
 
 
 def test_ctrl_c_tells_what_was_measured(real_project: Project) -> None:
     """Ctrl-C under a real load ends pytest with its own exit code, and the measurement is reported as not decided."""
     marks = real_project.path / "marks"
-    body = f"load(fox, concurrency=4, until=lambda windows: open({str(marks)!r}, 'w').close())"
-    one(real_project, body)
+    real_project.test_file.write_text(ENDLESS)
     run = real_project.start(JSON)
     try:
         eventually(lambda: run.ended or marks.exists(), "a window has ended", seconds=90)
