@@ -71,7 +71,6 @@ class Stage:
         notes: What was noted of it.
         starts: Whose server was started.
         running: Whose servers run.
-        ending: Whose servers were asked to end while both ran.
         turns: Whose turn it was.
         asked: What was asked of the engines so far, and whose.
         is_lost: Whether engines are lost.
@@ -89,7 +88,6 @@ class Stage:
     notes: list[str] = field(default_factory=list)
     starts: list[Arm] = field(default_factory=list)
     running: list[_Started] = field(default_factory=list)
-    ending: list[Arm] = field(default_factory=list)
     turns: list[Arm] = field(default_factory=list)
     asked: list[tuple[Arm, str]] = field(default_factory=list)
     is_lost: bool = False
@@ -126,11 +124,6 @@ class Stage:
         assert not self.running
         (measured,) = both.rounds
         return measured
-
-    def ask_to_end(self, arm: Arm) -> None:
-        """Ask a server to end, which it does when it is waited for."""
-        if len(self.running) == len(ARMS):
-            self.ending.append(arm)
 
     def ask(self, arm: Arm, what: str) -> None:
         """Ask something of engines, which may be lost then."""
@@ -169,7 +162,7 @@ class _Starter:
             raise failure
         stage.running.append(started)
         try:
-            process = SimpleNamespace(pid=7, ask_to_end=lambda: stage.ask_to_end(self.arm))
+            process = SimpleNamespace(pid=7, ask_to_end=lambda: None)
             yield scripted_instance(started.port, process=process, counters=started.counters)
         finally:
             stage.running.remove(started)

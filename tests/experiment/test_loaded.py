@@ -107,16 +107,6 @@ def test_a_window_knows_what_came_of_streams(server: _Server) -> None:
     assert (plain.streams, plain.good) == (None, None)
 
 
-def test_we_are_late_where_the_machine_stalls(server: _Server) -> None:
-    """Answers between the end of our last tick and the reading are counted as the reading's time."""
-    loaded = under_load(server)
-    loaded.ticks(engines(Tick(0, 0, round(server.clock[0] * SECOND_NS))), 1)
-    server.clock[0] += 1.5
-    reading = loaded.read_counters()
-    assert reading is not None
-    assert reading.took_seconds == pytest.approx(1.5)
-
-
 def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Server) -> None:
     """The judged ticks name the late one of two workers; the shares of the workers leave out cut ticks."""
     loaded = under_load(server, LoadShape(Constant(50), processes=2))

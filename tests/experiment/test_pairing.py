@@ -223,23 +223,6 @@ def test_a_round_that_drifts_on_is_taken_again_once(stage: Stage, *, fresh_are_s
         assert [text.partition(":")[0] for text in told_of] == ["no steady state"] * 4 * BLOCKS
 
 
-def test_a_round_that_ends_early_leaves_the_next_one_its_chance(stage: Stage) -> None:
-    """To be taken again once, and none of what was thrown away for it."""
-    stage.late = lambda start, _: LATE if start in {0, 4} else 0
-    both = stage.pair()
-    for blocks in (3, BLOCKS):
-        both.measure(blocks)
-        both.close()
-    assert [(measured.problems, measured.blocks) for measured in both.rounds] == [((), 3), ((), BLOCKS)]
-    assert [len(rejected(measured)) for measured in both.rounds] == [4 * 3, 4 * BLOCKS]
-
-
-def test_both_servers_end_at_the_same_time(stage: Stage) -> None:
-    """Both ends are ordered before either is awaited, because a server takes seconds to end."""
-    stage.round()
-    assert sorted(stage.ending) == sorted(ARMS)
-
-
 @either_way
 def test_a_late_client_disturbs_what_is_measured_again(stage: Stage, *, alone: bool) -> None:
     """Only where it is late again, side by side in the next round, or in each fresh start alone, is that a verdict."""

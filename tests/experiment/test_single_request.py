@@ -34,7 +34,6 @@ TRICKLE_PIECES = 1000
 TRICKLE_SECONDS = 0.02
 """Between two pieces: all of them take 20 s, and the next one never comes late."""
 
-LONG_BODY = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % TRICKLE_PIECES
 PATIENCE_SECONDS = 0.3
 
 BIG_ITEMS = 1 << 20
@@ -81,36 +80,15 @@ def answered(listener: socket.socket, answer: Callable[[socket.socket], object])
     assert not thread.is_alive()
 
 
-def given_up_on(target: Target, running: Instance, listener: socket.socket, begin: bytes, piece: bytes = b"x") -> bool:
-    """Whether a server is given up that answers in pieces for as long as one reads."""
-
-    def trickle(peer: socket.socket) -> None:
-        received = b""
-        while b"\r\n\r\n" not in received and (data := peer.recv(1 << 16)):
-            received += data
-        peer.sendall(begin)
-        for _ in range(TRICKLE_PIECES):
-            peer.sendall(piece)
-            time.sleep(TRICKLE_SECONDS)
-
-    with answered(listener, trickle), pytest.raises(ServerFailed, match=r"ask\(timeout=0\.6\)") as caught:
-        target.ask(running, timeout=PATIENCE_SECONDS)
-    return caught.value.found == "no whole answer in 300 ms"
-
-
 # -- answers
 
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [
-        *((path, BODY) for path in ("/ok", "/chunked", "/drip", "/continue", "/close", "/until-close")),
-        ("/big", BIG),
-        ("/empty", b""),
-    ],
+    [("/chunked", BODY), ("/drip", BODY), ("/until-close", BODY), ("/big", BIG)],
 )
 def test_an_answer_is_read_whole(server: Serving, path: str, body: bytes) -> None:
-    """However it is framed, and however large, its body is what the server said."""
+    """It is parsed as under load: however it is framed, and however large, its body is what the server said."""
     handle, running = running_at(server.port)
     assert handle.post(path, body=b"fox", expect=body).ask(running).body == body
 
@@ -135,8 +113,7 @@ def test_tls_is_checked(tmp_path: Path) -> None:
         ("/unavailable", Refused, "status 503: busy"),
         ("/moved", Refused, "status 302"),
         ("/wrong?every=1", WrongAnswer, "expected b'right', got b'wrong'"),
-        *((path, ServerFailed, "") for path in ("/hang-up", "/reset", "/cut-body", "/cut-chunk")),
-        *((path, ServerFailed, "") for path in ("/garbage", "/half-header", "/twice")),
+        *((path, ServerFailed, "") for path in ("/hang-up", "/reset", "/cut-body", "/garbage")),
         ("/never", ServerFailed, "no whole answer in 300 ms"),
     ],
 )
@@ -188,22 +165,6 @@ def test_secrets_of_a_request_are_not_shown(before: bytes) -> None:
     assert f"{before.decode()}<" in caught.value.found
     assert "abc" not in str(caught.value)
     assert caught.value.body == said
-
-
-@pytest.mark.parametrize(
-    ("begin", "piece"),
-    [
-        (b"HTTP/1.1 200 OK\r\nX-Word: ", b"x"),
-        (LONG_BODY, b"x"),
-        (b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", b"data: x\n\n"),
-    ],
-    ids=["header", "body", "events"],
-)
-def test_a_server_that_trickles_is_given_up(begin: bytes, piece: bytes) -> None:
-    """The timeout is that of the whole answer: what always has one more byte in time does not hold the test up."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        handle, running = running_at(port_of(listener))
-        assert given_up_on(handle.post("/", stream=piece != b"x"), running, listener, begin, piece)
 
 
 # -- other transports
@@ -267,12 +228,22 @@ def test_an_inference_is_answered_with_tensors(listening: tuple[ServerHandle, In
 
 
 def test_a_server_that_takes_too_long_is_given_up(listening: tuple[ServerHandle, Instance, socket.socket]) -> None:
-    """A request for which its socket has no room does not wait for ever, nor an answer that only has begun."""
+    """The timeout is that of the whole request: a server without room for it, or that always has one more byte."""
     handle, running, listener = listening
     with pytest.raises(ServerFailed, match="no whole answer in 300 ms"):
         infer(handle, BIG_ITEMS).ask(running, timeout=PATIENCE_SECONDS)
     listener.accept()[0].close()
-    assert given_up_on(infer(handle), running, listener, LONG_BODY)
+
+    def trickle(peer: socket.socket) -> None:
+        peer.recv(1 << 16)
+        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % TRICKLE_PIECES)
+        for _ in range(TRICKLE_PIECES):
+            peer.sendall(b"x")
+            time.sleep(TRICKLE_SECONDS)
+
+    with answered(listener, trickle), pytest.raises(ServerFailed, match=r"ask\(timeout=0\.6\)") as caught:
+        handle.get("/").ask(running, timeout=PATIENCE_SECONDS)
+    assert caught.value.found == "no whole answer in 300 ms"
 
 
 # -- a start of its own, and what cannot be asked

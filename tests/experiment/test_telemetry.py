@@ -242,7 +242,7 @@ def test_what_spoils_a_run_makes_it_invalid_at_once(
 
 @pytest.mark.parametrize(
     ("at_seconds", "number", "befell"),
-    [(0, 79, False), (1, 79, True), (7.0, 79, True), (1, 45, False), (5, 45, True), (7.0, 45, False)],
+    [(0, 79, False), (7.0, 79, True), (5, 45, True), (7.0, 45, False)],
 )
 def test_errors_of_the_gpu_make_a_run_invalid(server: Alone, at_seconds: float, number: int, *, befell: bool) -> None:
     """Errors within this start count, and an application's only under load, because its end logs them too."""
@@ -251,17 +251,6 @@ def test_errors_of_the_gpu_make_a_run_invalid(server: Alone, at_seconds: float, 
     assert befell or 5 < measured.windows[-1].end_ns / NS < 7.0
     expected = [(ReasonKind.GPU_ERROR, f"XID {number}")] * befell
     assert [(problem.kind, problem.about) for problem in problems] == expected
-
-
-def test_an_error_of_the_application_that_broke_the_load_off_counts(server: Alone) -> None:
-    """It comes after the last whole window, and tells why the server died."""
-    with server.telemetry_source.monitor() as monitor:
-        monitor.up(server.instance())
-        died = server.eyes.now_ns + NS
-        server.eyes.gpu = lambda at: {"xids": (31,) if died / NS - 0.15 < at <= died / NS else ()}
-        server.eyes.live_until(died)
-        monitor.look()
-        assert kinds(monitor.problems()) == [ReasonKind.GPU_ERROR]
 
 
 def test_a_server_on_the_cpu_is_no_measurement_of_the_gpu(server: Alone) -> None:
@@ -331,15 +320,6 @@ def test_what_comes_in_the_last_moment_is_seen(server: Alone) -> None:
     assert kinds(monitor.problems()) == [ReasonKind.GPU_ERROR]
 
 
-def test_a_free_gpu_is_watched_before_each_start(server: Alone) -> None:
-    """From when the memory was given back on, what is seen is the next start's too."""
-    with server.start() as first:
-        pass
-    with server.start() as second:
-        assert second.since_ns == first.free_ns
-        assert second.server_began_ns - second.since_ns >= NS
-
-
 @pytest.mark.parametrize(
     ("kept_mib", "given_back_seconds", "invalid"), [(300, 2.0, False), (300, 60.0, True), (60, 60.0, False)]
 )
@@ -352,15 +332,10 @@ def test_memory_has_to_be_given_back(server: Alone, kept_mib: int, given_back_se
 
 
 def test_a_failed_start_is_not_asked_for_its_memory(server: Alone) -> None:
-    """Its own error is reported, and the next start begins anew, with a look at foreign processes."""
+    """Its own error is reported."""
     with pytest.raises(ArithmeticError), server.telemetry_source.monitor() as monitor:
         raise ArithmeticError
     assert monitor.problems() == []
-    ended_ns = server.eyes.now_ns
-    with server.telemetry_source.monitor() as second:
-        pass
-    assert second.since_ns == ended_ns
-    assert second.server_began_ns - ended_ns >= NS
 
 
 def test_without_a_gpu_nobody_looks(server: Alone) -> None:
