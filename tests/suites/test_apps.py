@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
-from tests.plugin.conftest import LEFT_OUT, REPOSITORY
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.plugin.conftest import REPOSITORY
 
 SUITES = ("distilbert", "catdog", "codegen")
 APPS = [str(REPOSITORY / "suites" / suite / "apps") for suite in SUITES]
@@ -47,21 +40,3 @@ def test_wrong_arguments_end_an_app_before_it_serves(
     said = capsys.readouterr().err
     assert message in said
     assert argument.partition("=")[0] in said
-
-
-def test_a_contract_test_passes(tmp_path: Path) -> None:
-    """A reworded refusal or setting of the cats-and-dogs app fails here too, not only in ``pytest suites/``."""
-    pytest.importorskip("litserve")
-    ours = {LOCKS_VARIABLE: str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    environment = {**{name: value for name, value in os.environ.items() if name not in LEFT_OUT}, **ours}
-    test = ("suites/catdog/test_catdog_contract.py", "-k=refused or asked_for")
-    options = (*OWN_LOCKS, "-p", "no:cacheprovider", "--gpu=cpu", *test)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout

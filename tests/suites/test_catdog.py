@@ -105,31 +105,6 @@ def test_requests_are_as_long_as_the_published_ones() -> None:
             assert (picture.format, picture.size) == ("JPEG", (274, 275))
 
 
-def test_pixels_are_scaled_cropped_and_normalised() -> None:
-    """A plain colour becomes (value - mean) / deviation, and the middle of a wide picture is kept."""
-    import numpy as np
-    from PIL import Image
-
-    from suites.catdog.apps.catdog_picture import DEVIATION, MEAN, to_pixels
-
-    def pixels_of(picture: Image.Image) -> Any:  # noqa: ANN401 -- an array
-        buffer = io.BytesIO()
-        picture.save(buffer, "PNG")
-        return to_pixels(buffer.getvalue(), 224)
-
-    plain = pixels_of(Image.new("RGB", (274, 275), (51, 102, 204)))
-    assert (plain.shape, plain.dtype) == ((3, 224, 224), np.float32)
-    expected = (np.array([51, 102, 204]) / 255 - MEAN) / DEVIATION
-    assert np.abs(plain - expected[:, None, None]).max() < 1e-5
-    # 800 x 400 becomes 512 x 256, of which columns 144 to 368 stay: dark at the left up to 256, then bright.
-    wide = Image.new("L", (800, 400), 200)
-    wide.paste(50, (0, 0, 400, 400))
-    halves = pixels_of(wide)[0]
-    dark, bright = ((level / 255 - MEAN[0]) / DEVIATION[0] for level in (50, 200))
-    assert np.abs(halves[:, :104] - dark).max() < 1e-5
-    assert np.abs(halves[:, 120:] - bright).max() < 1e-5
-
-
 def _reply(label: str, probability: object, **more: object) -> bytes:
     return json.dumps({"predictions": [{"label": label, "probability": probability}], **more}).encode()
 
