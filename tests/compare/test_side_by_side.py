@@ -141,16 +141,6 @@ def test_the_first_round_ends_early_where_another_start_tells_more(
     assert pairing.blocks_of_open_round == 0
 
 
-def test_trouble_at_the_end_of_a_round_that_ends_early_costs_no_other_round() -> None:
-    """It is INVALID at once, and remembered so."""
-    pairing = Leaking(Build(0.03, start_sd=0.01), start_in_blocks=1.5)
-    paired = a_comparison(pairing)
-    assert look(paired).verdict is Verdict.INCONCLUSIVE
-    assert paired.wants_start
-    assert look(paired).verdict is Verdict.INVALID
-    assert (place(paired), pairing.measured) == ((1, 3), 1)
-
-
 def test_a_first_round_that_a_metric_wants_whole_is_whole() -> None:
     """A p99 needs it, because it takes no part in the first look, and so does a possible drift."""
     dear = Build(0.03, start_sd=0.01, window_sd=0.004)
@@ -395,27 +385,12 @@ class Leaking(ScriptedPairing):
             self.on_late_trouble()
 
 
-class Interrupted(Leaking):
-    """The same where they are ended by Ctrl-C at their second look."""
-
-    def measure(self, blocks: int) -> None:
-        """See `ScriptedPairing`."""
-        if self.measured:
-            self.close()
-            raise KeyboardInterrupt
-        super().measure(blocks)
-
-
-@pytest.mark.parametrize("is_interrupted", [False, True])
-def test_a_pass_is_not_remembered_of_servers_that_left_memory_behind(*, is_interrupted: bool) -> None:
+def test_a_pass_is_not_remembered_of_servers_that_left_memory_behind() -> None:
     """Their round passed at the first look; a re-run knows neither the round nor the verdict, and measures it again."""
-    pairing, history = Interrupted() if is_interrupted else Leaking(), KeptInMemory()
-    first = a_comparison(pairing, prior=NARROW, history=history)
+    history = KeptInMemory()
+    first = a_comparison(Leaking(), prior=NARROW, history=history)
     assert look(first).verdict is Verdict.PASS
     assert first.judge(P50, TOLERANCE).rounds == 1
-    if is_interrupted:
-        with pytest.raises(KeyboardInterrupt):
-            first.more()
     first.stop_load()
     assert first.judge(THROUGHPUT, TOLERANCE).reasons == NOT_GIVEN_BACK
     (kept,) = history.kept.values()

@@ -371,17 +371,6 @@ def test_an_error_after_the_last_block_is_that_load_s_own(stage: Stage) -> None:
     assert not stage.running
 
 
-def test_what_a_failed_start_left_behind_spoils_the_round_after_it(stage: Stage) -> None:
-    """A second server that found no memory, and kept what it had, is noted; the alternating round proves nothing."""
-    stage.failing = lambda arm, start: ServerFailed(f"{arm}: CUDA out of memory") if start == 1 else None
-    stage.eyes.gpu = lambda _: {"memory_bytes": (400 + (300 if stage.starts else 0)) * MIB}
-    measured = stage.round(on_gpu=True)
-    assert measured.one_at_a_time
-    (problem,) = measured.problems
-    assert problem.kind is ReasonKind.MEMORY_NOT_GIVEN_BACK
-    assert stage.notes == [problem.text]
-
-
 OPEN, STEPS = (LoadShape(schedule, warmup_seconds=0.3) for schedule in (Poisson(1000.0), Steps(((4, 0.5),))))
 
 

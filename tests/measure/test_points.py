@@ -101,14 +101,6 @@ def test_too_few_requests_are_refused_with_what_helps(metric: Metric) -> None:
     assert needed <= seconds * 20 / 0.9 <= 1.5 * needed + 20 / 0.9
 
 
-def test_the_fewest_requests_that_suffice_are_enough() -> None:
-    """At a tolerance of 20 %, 1000 requests of each start gate p99, and 999 do not."""
-    exact = start(window((0.01,) * 1000, seconds=4))
-    assert P99.value_at(point(P99, session(exact, exact), 0.20)) == pytest.approx(0.010, rel=0.0006)
-    with pytest.raises(NotMeasured, match="needs 1000 requests"):
-        point(P99, session(exact, start(window((0.01,) * 999, seconds=4))), 0.20)
-
-
 @ALL
 def test_nothing_measured_has_no_value(metric: Metric) -> None:
     """No session, windows without answers, and a session that ended before its first start, are never 0."""

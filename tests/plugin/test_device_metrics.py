@@ -11,7 +11,7 @@ import pytest
 from tests.plugin.conftest import JSON, text_of
 
 if TYPE_CHECKING:
-    from tests.plugin.conftest import Checkout, Project
+    from tests.plugin.conftest import Project
 
 GATES = """held = [
         run.energy_per_inference <= baseline.energy_per_inference,
@@ -42,13 +42,3 @@ def test_energy_and_cold_start_are_recorded_and_gated(on_gpu: Project) -> None:
     on_gpu.app_file.write_text(f"{on_gpu.app_file.read_text()}\nCOLD_START = 1.5\nJOULES = 1.5\n")
     assert on_gpu.run(JSON).ret == pytest.ExitCode.TESTS_FAILED
     assert on_gpu.verdicts() == {"energy_per_inference": "REGRESSED", "cold_start": "REGRESSED"}
-
-
-def test_memory_is_compared_with_one_server_at_a_time(on_gpu: Project, checkout: Checkout) -> None:
-    """Side by side shared memory is INVALID; the marker ``one_at_a_time`` makes it known."""
-    gate = "assert run.gpu_memory <= baseline.gpu_memory"
-    for marker, verdict in (("", "INVALID"), ("@pytest.mark.gpuserve(one_at_a_time=True)", "PASS")):
-        on_gpu.write(gate, marker=marker)
-        checkout.commit("gates")
-        on_gpu.run(JSON, "--against=HEAD")
-        assert on_gpu.verdicts() == {"gpu_memory": verdict}

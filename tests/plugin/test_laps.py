@@ -152,23 +152,6 @@ def test_servers_end_with_their_module_though_its_last_test_is_skipped(sweep: Pr
     assert starts(checkout) >= 1
 
 
-def test_a_setup_that_fails_in_a_later_lap_is_the_outcome(sweep: Project, checkout: Checkout) -> None:
-    """The second result of a fixture is reported, and the test no longer waits."""
-    once = """
-SEEN = set()
-
-@pytest.fixture(autouse=True)
-def once(users):
-    assert users not in SEEN
-    SEEN.add(users)
-"""
-    sweep.test_file.write_text(sweep.test_file.read_text() + once)
-    found = sweep.run("--against=HEAD", JSON).parseoutcomes()
-    assert found["errors"] >= 1
-    assert found["errors"] + found.get("passed", 0) == 3
-    assert checkout.left_behind() == []
-
-
 def test_a_teardown_that_fails_while_its_test_waits_is_an_error(sweep: Project, checkout: Checkout) -> None:
     """It is reported at once, and the test does not run again; the others go on."""
     sweep.test_file.write_text(

@@ -72,7 +72,7 @@ def test_a_wrong_marker_is_told(pytester: pytest.Pytester, marker: str, named: s
 
 
 def test_a_mistake_is_exit_4(project: Project) -> None:
-    """Neither a wrong setting or marker nor an absent cluster or package is followed by a measurement or a traceback."""
+    """After a wrong setting or marker, and without a cluster or Ray, nothing is measured, and no traceback is shown."""
     # A measurement would end the run like Ctrl-C.
     project.script = Script(interrupted_start=1)
     address = f"127.0.0.1:{free_port()}"

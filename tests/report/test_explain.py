@@ -8,24 +8,7 @@ from typing import get_args
 import pytest
 
 from pytest_gpuserve.measure import breakdown
-from pytest_gpuserve.measure.breakdown import (
-    CACHED,
-    CLIENT,
-    CLIENT_CORES,
-    COMPUTE_OF,
-    COMPUTE_OF_BATCH,
-    DECODE,
-    FILLING,
-    FORMATION_ITEMS,
-    MEAN,
-    OUTSIDE,
-    P99,
-    PREEMPTED,
-    QUEUE_OF_SERVER,
-    TOKENS,
-    TPOT,
-    TTFT,
-)
+from pytest_gpuserve.measure.breakdown import COMPUTE_OF
 from pytest_gpuserve.report.attribution import attribution
 from pytest_gpuserve.report.explain import basis, explain, reasons_of
 from pytest_gpuserve.verdict.verdict import ReferenceKind, Verdict
@@ -109,39 +92,37 @@ def test_a_regression_within_the_tolerance_says_why_it_is_one(metric: str, worse
         assert list(map(str, reasons_of(replace(seen, **other)))) == ["a reason"]
 
 
-BEFORE = {
-    MEAN: 0.0100,
-    P99: 0.0120,
-    CLIENT_CORES: 0.04,
-    CLIENT: 12e-6,
-    FORMATION_ITEMS: 7.97,
-    FILLING: 187e-6,
-    COMPUTE_OF_BATCH: 0.0041,
-    f"{COMPUTE_OF}Preprocess_1": 0.0008,
-    QUEUE_OF_SERVER: 0.0031,
-    OUTSIDE: 0.0020,
-}
-STREAM = {
-    MEAN: 0.100,
-    P99: 0.120,
-    CLIENT_CORES: 0.04,
-    TTFT: 0.02,
-    DECODE: 0.08,
-    TPOT: 0.004,
-    TOKENS: 21.0,
-    CACHED: 0.62,
-    PREEMPTED: 0.0,
-}
+def named(values: dict[str, float]) -> dict[str, float]:
+    """The values by the names of the parts."""
+    return {getattr(breakdown, name.upper(), name): value for name, value in values.items()}
+
+
+BEFORE = named(
+    {
+        "mean": 0.0100,
+        "p99": 0.0120,
+        "client_cores": 0.04,
+        "client": 12e-6,
+        "formation_items": 7.97,
+        "filling": 187e-6,
+        "compute_of_batch": 0.0041,
+        f"{COMPUTE_OF}Preprocess_1": 0.0008,
+        "queue_of_server": 0.0031,
+        "outside": 0.0020,
+    }
+)
+OF_STREAMS = {"ttft": 0.02, "decode": 0.08, "tpot": 0.004, "tokens": 21.0, "cached": 0.62, "preempted": 0.0}
+STREAM = named({"mean": 0.100, "p99": 0.120, "client_cores": 0.04, **OF_STREAMS})
+
+
+def moved_to(**after: float) -> list[str]:
+    """The lines of a comparison with what differs."""
+    return attribution(BEFORE, {**BEFORE, **named(after)})
 
 
 def lines(**after: float) -> dict[str, str]:
     """The lines of a comparison with what differs, by their label."""
-    return labelled(attribution(BEFORE, {**BEFORE, **named(after)}))
-
-
-def named(values: dict[str, float]) -> dict[str, float]:
-    """The values by the names of the parts."""
-    return {getattr(breakdown, name.upper(), name): value for name, value in values.items()}
+    return labelled(moved_to(**after))
 
 
 def labelled(found: list[str]) -> dict[str, str]:
@@ -151,8 +132,7 @@ def labelled(found: list[str]) -> dict[str, str]:
 
 def test_slower_computation_is_named_with_its_share() -> None:
     """The lines name moved parts, their shares of the growth, unmoved and unknown parts, and places to look."""
-    after = {**BEFORE, MEAN: 0.0107, COMPUTE_OF_BATCH: 0.00452, QUEUE_OF_SERVER: 0.00338}
-    assert attribution(BEFORE, after) == [
+    assert moved_to(mean=0.0107, compute_of_batch=0.00452, queue_of_server=0.00338) == [
         (
             "moved with it: queue 3.10 ms -> 3.38 ms (+9.0 %; the server's time less compute), compute per batch"
             " 4.10 ms -> 4.52 ms (+10.2 %)"
@@ -211,19 +191,17 @@ def test_small_moves_are_none() -> None:
 
 def test_a_tail_alone_is_not_explained_by_means() -> None:
     """p99 that doubled beside the same mean is said to be beyond what the counters tell."""
-    found = attribution(BEFORE, {**BEFORE, P99: 0.024})
+    found = moved_to(p99=0.024)
     assert found[0] == "moved with it: nothing that was counted"
     assert found[-1].startswith("latency.p99 +100.0 %, but the mean latency +0.0 %")
     assert not any("look at" in line for line in found)
-    small = {**BEFORE, P99: 0.0125}
-    with_the_mean = {**BEFORE, P99: 0.024, MEAN: 0.012}
-    for after in (small, with_the_mean):
-        assert not any("latency.p99" in line for line in attribution(BEFORE, after))
+    for small_or_with_the_mean in (moved_to(p99=0.0125), moved_to(p99=0.024, mean=0.012)):
+        assert not any("latency.p99" in line for line in small_or_with_the_mean)
 
 
 def test_what_only_one_side_counts_is_not_compared() -> None:
     """With a baseline without stages, present values are shown, and none has moved."""
-    old = {MEAN: 0.008, P99: 0.009, CLIENT_CORES: 0.04, FORMATION_ITEMS: 7.97}
+    old = named({"mean": 0.008, "p99": 0.009, "client_cores": 0.04, "formation_items": 7.97})
     found = labelled(attribution(old, BEFORE))
     assert found["moved with it"] == "nothing that was counted"
     assert found["counted for one server only"].startswith("client lag p99 now 12.0 us, network and client now 2.00 ms")
