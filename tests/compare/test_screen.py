@@ -164,6 +164,20 @@ def test_a_host_of_another_speed_is_not_screened(world: World, reading: float | 
     assert is_screened or "this host" in text_of(final)
 
 
+def test_memory_is_measured_with_one_server_on_the_gpu(world: World) -> None:
+    """After a comparison both servers end and one is measured alone, unless they have alternated anyway."""
+    world.clock_mhz = 1200.0
+    world.recorded(where={"device": on_gpu(here("host-b")).device})
+    for alternate in (False, True):
+        world.next_run(one_at_a_time=alternate)
+        judge = world.judge()
+        run, before = judge.measure(target(), SHAPE, None), world.sessions
+        value = ask(run, METRICS["gpu_memory"]).judgement.value
+        assert (world.sessions - before, value) == ((0, None) if alternate else (1, 1e9))
+        assert (world.pairings[0].one_at_a_time, world.pairings[0].closed) == (alternate, int(not alternate))
+        judge.close()
+
+
 def test_stored_numbers_pass_nothing_that_rounds_have_called_regressed(world: World, tmp_path: Path) -> None:
     """A re-run of two builds whose rounds are kept is not screened again, however well it does alone."""
     world.history = KeptFolder(tmp_path / "kept", pytest.fail)

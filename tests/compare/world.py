@@ -110,7 +110,7 @@ class World:
         failures: Of rounds, by their number.
         here: The circumstances.
         history: What is remembered; None for nothing.
-        clock_mhz: Of the GPU, in every window; None for no GPU.
+        clock_mhz: Of the GPU, in every window, on which a server alone has a gigabyte; None for no GPU.
         clocks_wanted: The baseline's clock that each session was told.
         reading: How fast the host is; None where that cannot be measured.
         leak: Why nothing may be concluded from the last round, which shows at its servers' end; "" for nothing.
@@ -176,7 +176,7 @@ class World:
         self.now += SECONDS
         self.sessions += 1
         self.clocks_wanted.append(shape.baseline_clock_mhz)
-        gpus = None if self.clock_mhz is None else GpuUse(sm_clock_mhz=self.clock_mhz)
+        gpus = None if self.clock_mhz is None else GpuUse(memory_bytes=1e9, sm_clock_mhz=self.clock_mhz)
         random = Random(f"alone {self.sessions}")
         session = self.alone.change + random.gauss(0.0, 0.003)
         costs = [session + random.gauss(0.0, self.start_noise) for _ in range(2)]
