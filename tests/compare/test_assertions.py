@@ -1,43 +1,96 @@
-"""Assertions: each gates, or it is an error; and a run against a limit of its test."""
+"""Assertions: each gates, or it is an error; a limit of a test; and two servers in one test."""
 
 from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pytest_gpuserve.compare.assertions import Baseline, Comparison, Run
+from pytest_gpuserve.compare.assertions import Baseline, Comparison, Duel, Ratio, Run
 from pytest_gpuserve.compare.comparison import judge_limit
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.verdict.metric import METRICS, Metric
+from pytest_gpuserve.verdict.paired import Prior
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
-from tests.compare.vocabulary import ALL, COMPARISONS, Listener, a_run, good, mirrored, side
-from tests.support.builders import session, start, window
+from tests.fakes.scripted_pairing import Build, ScriptedPairing, a_comparison
+from tests.support.builders import judgement, session, start, window
 from tests.support.reasons import said
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpuserve.compare.measurement import Measurement
+    from pytest_gpuserve.compare.side_by_side import SideBySide
     from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.verdict.verdict import ReferenceKind
+
+ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+COMPARISONS = (operator.ge, operator.le, operator.gt, operator.lt, operator.eq, operator.ne)
+
+
+@dataclass
+class Listener:
+    """A judge that notes its calls, and answers as configured."""
+
+    verdict: Verdict = Verdict.PASS
+    asked: list[tuple[str, object]] = field(default_factory=list)
+
+    def __call__(self, run: Run, metric: Metric, kind: ReferenceKind, limit: float | None) -> Comparison:
+        """See ``Judge``."""
+        self.asked.append((metric.name, kind if limit is None else limit))
+        return Comparison(judgement(self.verdict, metric.name), holds=self.verdict.passes)
+
+
+def a_run(judge: Listener | None = None) -> Run:
+    """A run of two sessions, one with a problem."""
+    return Run("", judge or Listener(), [session(), session(problems=("it died",))])
+
+
+def side(owner: object, metric: Metric) -> Any:  # noqa: ANN401 -- of a run, a baseline or a duel
+    """``owner.throughput``, ``owner.latency.p99`` ... by the metric's name."""
+    return operator.attrgetter(metric.name)(owner)
+
+
+def good(metric: Metric) -> Callable[[Any, Any], Any]:
+    """The comparison that gates."""
+    return operator.ge if metric.higher_is_better else operator.le
+
+
+def mirrored(metric: Metric) -> Callable[[Any, Any], Any]:
+    """The mirrored operator, which gates only with exchanged operands."""
+    return operator.le if metric.higher_is_better else operator.ge
 
 
 BASELINE = Baseline()
 
 
+def ratio(metric: Metric, judge: Listener | None = None) -> Ratio:
+    """A metric of a duel, as a test writes it."""
+    found = side(Duel(Run("", judge or Listener(), [])), metric)
+    assert isinstance(found, Ratio)
+    return found
+
+
 @ALL
 @pytest.mark.parametrize("verdict", Verdict)
 def test_a_comparison_is_the_judges(metric: Metric, verdict: Verdict) -> None:
-    """Each metric reaches the judge by its name from either side, a plain number as a limit in the metric's unit."""
+    """Each metric of a run or a duel reaches the judge by its name from either side, a number as a limit or ratio."""
     judge = Listener(verdict)
-    found = good(metric)(side(a_run(judge), metric), side(BASELINE, metric))
-    assert isinstance(found, Comparison)
-    assert bool(found) is verdict.passes
-    assert bool(mirrored(metric)(side(BASELINE, metric), side(a_run(judge), metric))) is verdict.passes
-    for limit in (50, 0.05):
-        assert bool(good(metric)(side(a_run(judge), metric), limit)) is verdict.passes
-    assert judge.asked == [(metric.name, other) for other in ("baseline", "baseline", 50, 0.05)]
+    stored, of_run, of_duel = side(BASELINE, metric), side(a_run(judge), metric), ratio(metric, judge)
+    found = [
+        good(metric)(of_run, stored),
+        mirrored(metric)(stored, of_run),
+        good(metric)(of_run, 50),
+        good(metric)(of_duel, 0.95),
+        mirrored(metric)(0.95, of_duel),
+    ]
+    assert all(isinstance(each, Comparison) and bool(each) is verdict.passes for each in found)
+    assert judge.asked == [(metric.name, other) for other in ("baseline", "baseline", 50, 0.95, 0.95)]
 
 
 @ALL
@@ -163,3 +216,86 @@ def test_what_cannot_be_judged_is_no_pass() -> None:
     found = judged(1, metric=METRICS["latency.p99"])
     assert found.verdict is Verdict.INCONCLUSIVE
     assert "latency.p99 needs 1000 requests, there are 80; give it longer" in found.reasons[0].text
+
+
+# -- two servers in one test
+
+SHAKY = 0.02
+"""Standard deviation between starts, as the prior believes."""
+
+PRIOR = Prior(2 * SHAKY**2, 20, learned=True)
+
+
+def run_on(paired: SideBySide, metric: Metric, limit: float) -> Judgement:
+    """Look until it is decided."""
+    judged = paired.judge_limit(metric, limit)
+    while judged.verdict is Verdict.INCONCLUSIVE and not paired.exhausted:
+        paired.more()
+        judged = paired.judge_limit(metric, limit)
+    return judged
+
+
+@ALL
+def test_what_gates_nothing_is_refused(metric: Metric) -> None:
+    """A duel's ratio compares with a number above 0 in the good direction; anything else says what to write."""
+    judge = Listener()
+    wrong: tuple[Any, ...] = (0, -1.05, math.nan, math.inf, True, None, "1.05", Baseline(), ratio(metric))
+    for compare in set(COMPARISONS) - {good(metric)}:
+        for other in (1.05, *wrong[-4:-1]):
+            with pytest.raises(UsageProblem, match="gates nothing") as caught:
+                compare(ratio(metric, judge), other)
+            assert f"write `assert duel.{metric.name}" in str(caught.value)
+    with pytest.raises(UsageProblem, match="neither true nor false"):
+        bool(ratio(metric, judge))
+    for other in wrong:
+        with pytest.raises(UsageProblem, match="a number above 0") as caught:
+            good(metric)(ratio(metric, judge), other)
+        assert "baseline is for what load(...) returns" in str(caught.value)
+    with pytest.raises(TypeError):
+        hash(ratio(metric))
+    with pytest.raises(UsageProblem, match="ratio of two servers"):
+        good(metric)(ratio(metric, judge), side(Baseline(), metric))
+    assert judge.asked == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "change", "limit", "verdict"),
+    [
+        (THROUGHPUT, -0.3, 1.05, Verdict.PASS),
+        (THROUGHPUT, -0.3, 1.5, Verdict.REGRESSED),
+        (THROUGHPUT, 0.3, 0.9, Verdict.REGRESSED),
+        (P50, -0.3, 0.95, Verdict.PASS),
+        (P50, 0.3, 1.5, Verdict.PASS),
+        (P50, 0.3, 1.1, Verdict.REGRESSED),
+    ],
+)
+def test_a_limit_is_of_the_values_themselves(metric: Metric, change: float, limit: float, verdict: Verdict) -> None:
+    """The ratio is the first server's value to the second's, with its interval on the reported end of the limit."""
+    judged = run_on(a_comparison(ScriptedPairing(Build(change))), metric, limit)
+    expected = math.exp(-change if metric.higher_is_better else change)
+    assert judged.verdict is verdict
+    assert judged.value == pytest.approx(expected, rel=0.03)
+    assert judged.reference == limit
+    assert judged.change == pytest.approx(expected - 1, abs=0.03)
+    assert judged.change is not None
+    assert judged.interval is not None
+    assert judged.interval[0] < judged.change < judged.interval[1]
+    assert [(1 + bound >= limit) is metric.higher_is_better for bound in judged.interval] == [verdict.passes] * 2
+
+
+def test_either_claim_keeps_its_level() -> None:
+    """At the limit 5 % of 100 pairs hold and 2.5 % miss (sd 2 and 1.6); most of 40 equal pairs are not 5 % better."""
+
+    def counted(build: Build, count: int) -> Counter[Verdict]:
+        return Counter(
+            run_on(a_comparison(ScriptedPairing(build, seed), prior=PRIOR), THROUGHPUT, 1.05).verdict
+            for seed in range(count)
+        )
+
+    at_limit = counted(Build(-math.log(1.05), SHAKY, SHAKY), 100)
+    assert 1 <= at_limit[Verdict.PASS] <= 11
+    assert at_limit[Verdict.REGRESSED] <= 7
+    equal = counted(Build(0.0, SHAKY, SHAKY), 40)
+    assert equal[Verdict.PASS] <= 3
+    assert equal[Verdict.REGRESSED] > 24
+    assert set(equal) <= {Verdict.PASS, Verdict.REGRESSED, Verdict.INCONCLUSIVE}

@@ -14,7 +14,7 @@ from pytest_gpuserve.compare.baseline_store import (
     differences,
 )
 from pytest_gpuserve.errors import BaselineUnusable
-from tests.compare.world import SHAPE, THROUGHPUT, World, ask, target
+from tests.compare.conftest import SHAPE, THROUGHPUT, World, ask, target
 from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
 
 if TYPE_CHECKING:

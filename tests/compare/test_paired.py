@@ -12,7 +12,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.store.kept import KeptFolder
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.compare.world import BETWEEN, SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
+from tests.compare.conftest import BETWEEN, SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build
 from tests.support.reasons import said
 

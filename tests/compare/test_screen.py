@@ -20,18 +20,18 @@ from pytest_gpuserve.store.kept import KeptFolder
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.compare import world as world_module
-from tests.compare.vocabulary import cases
-from tests.compare.world import SAME, SHAPE, THROUGHPUT, WORSE, ask, loaded, target, text_of
+from tests.compare import conftest as world_module
+from tests.compare.conftest import SAME, SHAPE, THROUGHPUT, WORSE, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build
 from tests.support.builders import COMMIT, entry, here, on_gpu, streamed
+from tests.support.counting import cases
 from tests.support.rounds import window_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tests.compare.world import World
+    from tests.compare.conftest import World
 
 
 P50 = METRICS["latency.p50"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.compare.one_build import judge_one_build
 from pytest_gpuserve.compare.side_by_side import NOT_LOOKED_AT
 from pytest_gpuserve.measure.rounds import ARMS
 from pytest_gpuserve.store.kept import KeptFolder, KeptMetric
@@ -20,7 +21,7 @@ from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import LOOKS
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison
-from tests.support.builders import streamed
+from tests.support.builders import judgement, streamed
 from tests.support.reasons import because, said
 from tests.support.rounds import round_of, with_starts, with_windows
 
@@ -450,3 +451,23 @@ def test_a_cold_start_is_not_judged_by_servers_that_started_at_the_same_time() -
     assert not pairing.starts_together
     pairing.rounds.extend([started(10.0, 10.0)] * 2)
     assert paired.judge(COLD_START, 0.2).value == 10.0
+
+
+# -- a build beside itself
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_no_claim_is_made_of_one_build(verdict: Verdict) -> None:
+    """REGRESSED and IMPROVED become INVALID; other verdicts stay."""
+    judged = judge_one_build(judgement(verdict), ())
+    assert judged.verdict is (Verdict.INVALID if verdict.is_claim else verdict)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "end"), [((), "warm caches)"), (("a", "b", "c", "d"), "the base does not have a, b, c and 1 more")]
+)
+def test_what_was_left_out_is_named(left_out: tuple[str, ...], end: str) -> None:
+    """Files that the base lacks are the most likely cause, and at most three of them are named."""
+    (reason,) = judge_one_build(judgement(Verdict.REGRESSED), left_out).reasons
+    assert reason.kind is ReasonKind.OUTSIDE_GIT
+    assert str(reason).endswith(end)

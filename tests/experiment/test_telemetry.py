@@ -22,9 +22,9 @@ from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.testing import Unseen
 from pytest_gpuserve.verdict.reason import ReasonKind
-from tests.compare.vocabulary import cases
 from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, stand_in
 from tests.fakes.scripted_eyes import MIB, QUIET, ScriptedEyes
+from tests.support.counting import cases
 from tests.support.reasons import kinds, said
 
 if TYPE_CHECKING:

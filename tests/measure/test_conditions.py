@@ -23,7 +23,7 @@ from pytest_gpuserve.measure.conditions import (
     window_reasons,
 )
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from tests.compare.vocabulary import cases
+from tests.support.counting import cases
 from tests.support.reasons import because, kinds, said
 
 MIB = 1 << 20

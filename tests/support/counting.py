@@ -1,10 +1,19 @@
-"""Rates that are counted over simulated runs: a few runs always, many by name, and what chance makes of a count."""
+"""Tests over many cases: a table, or rates that are counted over simulated runs, and what chance makes of a count."""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def cases(names: str, table: Mapping[str, tuple[object, ...]]) -> pytest.MarkDecorator:
+    """Run a test with each row of a table, under its name."""
+    return pytest.mark.parametrize(names, table.values(), ids=table)
 
 
 def short_and_long(short: int, long: int) -> pytest.MarkDecorator:
