@@ -21,7 +21,7 @@ from pytest_gpuserve.measure.telemetry import NS
 from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import BLOCKS
-from tests.experiment.stage import LOST, USERS, Stage, either_arm, either_way, told
+from tests.experiment.conftest import LOST, USERS, Stage, either_arm, either_way, told
 from tests.fakes.scripted_eyes import MIB
 from tests.load.ticks import TICK_NS
 from tests.support.reasons import kinds, said
