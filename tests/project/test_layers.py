@@ -1,12 +1,13 @@
-"""Imports go one way, from the plugin down to units and errors, in no circle; rooms keep out what is not theirs.
+"""Imports go one way, from the plugin down to units and errors; the table of the five systems is whole.
 
-The order is said once, in ``LAYERS``; a new module has to be placed there on purpose.
+The order of imports is said once, in ``LAYERS``; a new module has to be placed there on purpose.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,6 @@ import pytest_gpuserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
 
 PACKAGE = "pytest_gpuserve"
 ROOT = Path(pytest_gpuserve.__file__).parent
@@ -147,3 +147,35 @@ def test_a_reference_to_an_own_extra_has_no_marker() -> None:
     references = re.findall(r'"(pytest-gpuserve\[[^"]*)"', (ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))
     assert references
     assert [each for each in references if ";" in each] == []
+
+
+# -- the table
+
+ROWS = {"000": 12, "001": 12, "002": 11, "003": 16, "004": 12}
+"""How many of each system."""
+
+TEXT = (ROOT.parent / "tests" / "suites" / "README.md").read_text(encoding="utf-8")
+TABLE = TEXT.split("<!-- rows -->")[1].split("<!-- end of rows -->")[0]
+LINES = [line for line in TABLE.splitlines() if re.match(r"\| \d", line)]
+
+
+@cache
+def functions_of(module: str) -> frozenset[str]:
+    """The test functions of the one test module of this name."""
+    (file,) = [path for folder in ("suites", "tests") for path in (ROOT.parent / folder).rglob(f"{module}.py")]
+    return frozenset(re.findall(r"^def (test_\w+)\(", file.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def test_every_row_stands_there_once() -> None:
+    """No row of a system is dropped, and none stands there twice."""
+    wanted = [f"{system}-{number}" for system, count in ROWS.items() for number in range(1, count + 1)]
+    assert [line.split("|")[1].strip() for line in LINES] == wanted
+
+
+def test_what_a_row_names_is_there() -> None:
+    """Each test that a row names is a function of that module; a row without one says why."""
+    for line in LINES:
+        named = re.findall(r"`(test_\w+)::(test_\w+)`", line)
+        assert named or "every `load`" in line, line
+        for module, function in named:
+            assert function in functions_of(module), f"{module} has {sorted(functions_of(module))}"
