@@ -1,4 +1,4 @@
-"""Workflows, of this project and as ``new`` writes them, and the action: a pull request's code gets no token that writes."""
+"""Workflows, of this project and as ``new`` writes them, and the action: a pull request's code gets no token."""
 
 from __future__ import annotations
 

@@ -1,19 +1,26 @@
-"""Rows that suites gather over the points of a sweep."""
+"""What the suites share: rows of a sweep, charts, published numbers, and apps that refuse wrong arguments."""
 
 from __future__ import annotations
 
 import csv
+import importlib
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from pytest_gpuserve.experiment.observed import Observed
 from pytest_gpuserve.measure.points import NotMeasured
+from suites import charts
+from suites.published import BASELINES, NAMELESS, published, records_of
 from suites.sweep import Sweep, known, measured
+from tests.plugin.conftest import REPOSITORY
 from tests.support.builders import session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pytest_gpuserve.compare.assertions import Run
@@ -79,3 +86,115 @@ def test_a_table_is_sorted(tmp_path: Path) -> None:
     assert list(found[0]) == ["dataset", "batch", "more"]
     order = [("electricity", "2"), ("electricity", "16"), ("traffic", "2"), ("traffic", "16")]
     assert [(row["dataset"], row["batch"]) for row in found] == order
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+CHARTS: dict[str, tuple[Callable[[Path], None], set[str]]] = {
+    "latency": (
+        lambda path: charts.latency_and_throughput(
+            path, ["batch 1", "batch 8"], {"p50": [0.010, 0.020], "p99": [0.015, 0.040]}, [100.0, 50.0]
+        ),
+        {"batch 1", "batch 8", "p50", "p99", "Latency (ms)", "Throughput (requests/s)"},
+    ),
+    "stacked": (
+        lambda path: charts.stacked(
+            path, [8, 16], {"queue": [0.001, 0.003], "compute": [0.002, 0.002]}, [100.0, 120.0], "Users"
+        ),
+        {"8", "16", "Users", "queue", "compute", "Mean latency (ms)", "Throughput (requests/s)"},
+    ),
+    "panels": (
+        lambda path: charts.panels(
+            path,
+            [1, 32, 64],
+            "Batch size",
+            {"p99 (ms)": {"eager": [1.0, None, 3.0], "compiled": [1.0, 2.0, 2.0]}, "GPU (%)": {"eager": [None] * 3}},
+            log_x=True,
+        ),
+        {"1", "32", "64", "Batch size", "p99 (ms)", "GPU (%)", "eager", "compiled", "not measured"},
+    ),
+    "tradeoff": (
+        lambda path: charts.tradeoff(
+            path, {"mosec": [(100.0, 0.010, "8 users"), (150.0, 0.030, "16 users")], "none": []}
+        ),
+        {"8 users", "16 users", "mosec", "p99 latency (ms)", "Throughput (requests/s)"},
+    ),
+}
+"""A small chart of each kind, and the texts that it has to have."""
+
+
+@pytest.mark.parametrize("kind", CHARTS)
+def test_a_chart_is_an_svg_that_names_what_it_shows(kind: str, tmp_path: Path) -> None:
+    """Axes with units, series and labels of points are readable text, and folders are made.
+
+    A chart that is drawn again is the same byte for byte, so a repository sees only changed numbers.
+    """
+    pytest.importorskip("matplotlib")
+    path, again = tmp_path / "new" / "folder" / "chart.svg", tmp_path / "again.svg"
+    draw, texts = CHARTS[kind]
+    draw(path)
+    draw(again)
+    svg = ET.parse(path)
+    assert svg.getroot().tag == f"{SVG}svg"
+    assert texts <= {"".join(text.itertext()) for text in svg.iter(f"{SVG}text")}
+    assert path.read_bytes() == again.read_bytes()
+    assert b"date" not in path.read_bytes().lower()
+
+
+def test_a_record_is_found_by_its_keys() -> None:
+    """Every record is found by its keys and device; a record without a named device is a reference for none."""
+    suites = {path.stem for path in BASELINES.glob("*/published/*.json")}
+    assert suites == {"catdog", "codegen", "distilbert", "resnet", "tft"}
+    known = {suite: records_of(suite) for suite in suites}
+    assert sum(len(records) for devices in known.values() for records in devices.values()) == 799
+    for suite, devices in known.items():
+        for device, records in devices.items():
+            for record in records[:20]:
+                if device == NAMELESS:
+                    with pytest.raises(pytest.skip.Exception):
+                        published(device, suite, **record["keys"])
+                else:
+                    assert published(device, suite, **record["keys"]) == record.get("values", {})
+
+
+def test_a_wrong_or_an_open_question_is_an_error() -> None:
+    """A wrong keyword, and keys of several records, are errors; another GPU skips the test."""
+    with pytest.raises(ValueError, match="no record of distilbert has sytem"):
+        published("T4", "distilbert", sytem="mosec")
+    with pytest.raises(ValueError, match="describes"):
+        published("T4", "distilbert", system="mosec")
+    with pytest.raises(pytest.skip.Exception, match="no number was published for A30"):
+        published("A30", "distilbert", system="mosec", concurrency=50)
+
+
+APPS = [str(REPOSITORY / "suites" / suite / "apps") for suite in ("distilbert", "catdog")]
+
+
+@pytest.mark.parametrize(
+    ("app", "argument", "message"),
+    [
+        ("distilbert_mosec", "--inference-worker=2", "unrecognized arguments"),
+        ("distilbert_mosec", "--slowdown=nan", "not a number of 0 or more"),
+        ("distilbert_mosec", "--checkpoint=/nonexistent", "no folder"),
+        ("distilbert_pytriton", "--max-queue-delay=10", "unrecognized arguments"),
+        ("catdog_litserve", "--max-batch=8", "unrecognized arguments"),
+        ("catdog_litserve", "--weights=/nonexistent", "no file"),
+        ("catdog_model_only", "--size=huge", "invalid choice"),
+    ],
+)
+def test_wrong_arguments_end_an_app_before_it_serves(
+    app: str, argument: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An app ends with exit status 2 and names the wrong or misspelt argument."""
+    library = {"model_only": "torch"}.get(name := app.partition("_")[2], name)
+    pytest.importorskip(library)
+    for folder in APPS:
+        monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(sys, "argv", [f"{app}.py", argument])
+    with pytest.raises(SystemExit) as end:
+        importlib.import_module(app).main()
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert argument.partition("=")[0] in said
