@@ -1,4 +1,4 @@
-"""The gate, end to end: recorded, gated, slowed down; and a baseline file that it cannot use."""
+"""The gate, end to end, on a CPU and on scripted GPUs: recorded, gated, slowed down; and files that it cannot use."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
+from tests.fakes.nvml import gpus
+from tests.fakes.nvml.gpus import second
 from tests.fakes.scripted_starts import Script
 from tests.plugin.conftest import JSON, says_no_traceback, text_of
 
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.plugin.conftest import Project
-
 
 ALL = """assert run.throughput >= baseline.throughput
     assert run.latency.p50 <= baseline.latency.p50
@@ -99,3 +101,80 @@ def test_a_baseline_of_another_load_is_missing(project: Project, recorded: Path)
     other.stdout.fnmatch_lines(
         ["*MISSING: throughput*", "*has another workload*", "*concurrency: baseline has '8', this run has '9'*"]
     )
+
+
+DEVICE_TEST = """
+def test_device(device, gpuserve_servers):
+    print("DEVICE", device.name, device.is_gpu, device.environment(), gpuserve_servers.torch_device)
+"""
+
+
+def test_a_gpu_is_recorded_and_gated(project: Project, library: Path) -> None:
+    """`--gpu=T4` records what the GPU is, without its UUID, and a later run on another T4 is judged by it."""
+    project.with_gpus(library, gpus.T4)
+    project.baseline = project.path / "baselines" / "T4" / "perf" / "test_perf.json"
+    assert project.run("--gpu=T4", "--baseline-update").ret == 0
+    device = project.entry()["device"]
+    known = {"name": "T4", "product": "Tesla T4", "power_limit_watts": 70.0, "ecc": True, "compute_capability": "7.5"}
+    assert {field: device[field] for field in known} == known
+    assert gpus.T4.uuid.removeprefix("GPU-") not in project.baseline.read_text()
+    project.with_gpus(library, second(gpus.T4))
+    result = project.run("--gpu=T4")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["gpuserve: T4 (Tesla T4)*gating against*baselines/T4*", "*throughput*PASS*"])
+    assert "the baseline's is" not in text_of(result)
+
+
+def test_absent_gpu_is_exit_4(project: Project) -> None:
+    """The error names a device that is there, and an old result is not left for a new one; collecting needs no GPU."""
+    project.ini(gpu="T4")
+    assert project.run("--collect-only", "-q").ret == 0
+    old = project.path / "out.json"
+    old.write_text('{"schema": 1, "tests": []}')
+    result = project.run(JSON)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "--gpu=cpu" in text_of(result)
+    assert not old.exists()
+    assert says_no_traceback(result)
+
+
+def test_servers_get_the_device(project: Project, library: Path) -> None:
+    """The GPU that is named among several, by its index; or the CPU, where servers see no GPU."""
+    project.with_gpus(library, gpus.H200, second(gpus.T4))
+    project.test_file.write_text(DEVICE_TEST)
+    for gpu, line in (
+        ("T4", "*DEVICE T4 True*'CUDA_VISIBLE_DEVICES': '1'* cuda"),
+        ("cpu", "*DEVICE cpu False*'CUDA_VISIBLE_DEVICES': ''* cpu"),
+    ):
+        project.run("-s", f"--gpu={gpu}").stdout.fnmatch_lines([line])
+
+
+GATES = """held = [
+        run.energy_per_inference <= baseline.energy_per_inference,
+        run.cold_start <= baseline.cold_start,
+    ]
+    assert all(held)"""
+"""Both are judged, also where the first does not hold."""
+
+
+@pytest.fixture
+def on_gpu(project: Project) -> Project:
+    """A project whose loads are scripted with a GPU."""
+    assert project.script is not None
+    project.script = msgspec.structs.replace(project.script, gpu=True)
+    return project
+
+
+def test_energy_and_cold_start_are_recorded_and_gated(on_gpu: Project) -> None:
+    """An identical build passes and shows joules and seconds; one that starts and burns half more fails both gates."""
+    on_gpu.write(GATES)
+    assert on_gpu.run("--baseline-update").ret == pytest.ExitCode.OK
+    summary = json.loads(on_gpu.baseline.read_text())["summary"]["test_it"]
+    assert set(summary) >= {"energy_per_inference", "gpu_memory", "gpu_utilisation", "cold_start"}
+    result = on_gpu.run(JSON)
+    assert result.ret == pytest.ExitCode.OK, text_of(result)
+    assert on_gpu.verdicts() == {"energy_per_inference": "PASS", "cold_start": "PASS"}
+    result.stdout.fnmatch_lines_random(["*cold_start * s * PASS", "*energy_per_inference * mJ * PASS"])
+    on_gpu.app_file.write_text(f"{on_gpu.app_file.read_text()}\nCOLD_START = 1.5\nJOULES = 1.5\n")
+    assert on_gpu.run(JSON).ret == pytest.ExitCode.TESTS_FAILED
+    assert on_gpu.verdicts() == {"energy_per_inference": "REGRESSED", "cold_start": "REGRESSED"}

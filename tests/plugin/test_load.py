@@ -1,16 +1,23 @@
-"""The ``load`` fixture's arguments, and what a person sees of a load."""
+"""Whole runs of real servers: the arguments of loads, measurements that cannot be trusted, and windows taken again."""
 
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.fakes.children.toolkit import eventually
+from tests.fakes.nvml import gpus
+from tests.fakes.nvml.gpus import HW_THERMAL, Course, Moment, Step
+from tests.fakes.scripted_starts import Script
 from tests.plugin.conftest import JSON, MODEL_SERVER, busy_machine, says_no_traceback, text_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.plugin.conftest import Project
 
 SHAPES = f"""
@@ -108,3 +115,98 @@ def test_ctrl_c_tells_what_was_measured(real_project: Project) -> None:
     assert test["outcome"] == "interrupted"
     assert test["run"]["requests"] > 0
     assert any("not decided" in problem for problem in test["run"]["problems"])
+
+
+SUITE = """
+import pytest
+
+@pytest.mark.parametrize("fault", {faults})
+def test_it(command_server, load, baseline, fault):
+    habits = [fault] if "=" in fault else []
+    server = command_server(["{{python}}", {server!r}, "{{port}}", "ms=2", "says=no weights here", *habits])
+    path = "/no/such/route" if fault == "lost" else "/infer"
+    fox = server.post(path, body=b"fox", expect=b"FOX")
+    run = load(fox, concurrency=8, seconds=1, warmup_seconds=0.3)
+    assert run.throughput >= baseline.throughput
+"""
+
+TOLD = {
+    "wrong=20": r"INVALID: throughput.*wrong answers: .*expected b'FOX', got b'nonsense'",
+    # Not a pile of resets.
+    "die=100": r"INVALID: throughput.*died under load \(killed by SIGKILL\).*no weights here",
+    "exit=3": r"exit code 3.*no weights here",
+    "lost": r"refuses POST /no/such/route.*status 404",
+}
+"""Report of each fault: a server's habit or a missing path."""
+
+
+def test_a_server_with_a_fault_is_told_and_not_recorded(real_project: Project) -> None:
+    """Wrong answers, a death, a failed start and a wrong path fail the test with their reason and are not recorded."""
+    real_project.test_file.write_text(SUITE.format(faults=list(TOLD), server=MODEL_SERVER))
+    result = real_project.run("--baseline-update", JSON)
+    result.assert_outcomes(failed=len(TOLD))
+    tests = json.loads((real_project.path / "out.json").read_text())["tests"]
+    problems = {re.sub(r".*\[(.*)\]", r"\1", test["nodeid"]): test["problem"] for test in tests}
+    assert {fault: text for fault, text in problems.items() if not re.search(TOLD[fault], text, re.DOTALL)} == {}
+    assert not real_project.baseline.exists()
+    assert says_no_traceback(result)
+
+
+def test_a_test_without_assertions_does_not_hide_it(project: Project) -> None:
+    """A load with wrong answers fails its test even if the test has no assertion."""
+    project.write("")
+    project.script = Script(wrong=True)
+    result = project.run()
+    result.assert_outcomes(passed=1, errors=1)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*INVALID: * prove nothing*", "*wrong answers: *"])
+
+
+LOADS = f"""
+import pytest
+
+@pytest.fixture(scope="module")
+def fox(command_server):
+    return command_server(["{{python}}", {MODEL_SERVER!r}, "{{port}}"]).post("/infer", body=b"fox", expect=b"FOX")
+
+def test_it(fox, load):
+    run = load(fox, concurrency=4, seconds=4, warmup_seconds=0.3)
+    assert run.throughput >= 1
+"""
+
+
+def pulses(value: int, *, every_ms: int, length_ms: int) -> Course:
+    """A fact that has another value again and again, for minutes."""
+    begins = range(every_ms, 300_000, every_ms)
+    steps = [
+        step
+        for begin in begins
+        for step in (Step(value, Moment(from_ms=begin)), Step(0, Moment(from_ms=begin + length_ms)))
+    ]
+    return Course(0, tuple(steps))
+
+
+def test_hot_windows_are_measured_again(real_project: Project, library: Path) -> None:
+    """A GPU that is hot for a moment every few seconds costs windows, visibly, and the run gets its verdict."""
+    gpu = replace(
+        gpus.T4,
+        clock_reasons=pulses(HW_THERMAL, every_ms=4500, length_ms=300),
+        # Unused parts cannot report that.
+        utilization=None,
+        memory_used_bytes=None,
+        power_watts=50,
+    )
+    real_project.with_gpus(library, gpu)
+    real_project.test_file.write_text(LOADS)
+    result = real_project.run("--gpu=T4", JSON)
+    run = real_project.result()["run"]
+    # A busy host may have held the client up in others.
+    again = [text for text in run["windows_measured_again"] if not text.startswith("client held up")]
+    assert again
+    assert all("thermal slowdown by the hardware (HW_THERMAL_SLOWDOWN)" in text for text in again)
+    # What was thrown away is no part of what was measured.
+    assert run["telemetry"]["sm_clock_mhz"] == pytest.approx(1500)
+    assert run["telemetry"]["joules"] == pytest.approx(50 * run["seconds"], rel=0.05)
+    if not busy_machine(run):
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines(["*throughput*PASS*", "test_it: * windows measured again: *HW_THERMAL_SLOWDOWN*"])

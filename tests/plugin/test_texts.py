@@ -1,13 +1,24 @@
-"""Numbers as text."""
+"""Numbers and errors as a user reads them."""
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import TYPE_CHECKING
+import pickle
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuserve import ms, s, us
+from pytest_gpuserve.errors import (
+    BaselineUnusable,
+    DeviceProblem,
+    GpuserveError,
+    LoadFailed,
+    ServerFailed,
+    UsageProblem,
+)
+from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.units import (
     GiB,
     MiB,
@@ -24,7 +35,6 @@ from pytest_gpuserve.units import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
 
 TEXTS: dict[Callable[[float], str], dict[float, str]] = {
     format_seconds: {
@@ -67,3 +77,38 @@ def test_a_value_is_written_in_its_unit() -> None:
     texts = {"s": "50.0 ms", "1/s": "0.0500/s", "J": "50.0 mJ", "W": "50.0 mW", "B": "0.05 B", "": "0.05"}
     assert {unit: format_value(0.05, unit) for unit in texts} == texts
     assert (2 * s, 50 * ms, 7 * us) == pytest.approx((2.0, 0.05, 7e-6))
+
+
+FULL: dict[str, Any] = {
+    "found": "exit code 3",
+    "looked": ["/usr/bin", "/bin"],
+    "remedies": ["give it longer with start_timeout=60", "or another port"],
+    "log_tail": "first\nlast",
+}
+"""Everything that an error can say."""
+
+
+def test_the_text_says_what_was_found_where_and_what_helps() -> None:
+    """Each known part has its lines; further lines of what a file or server said cannot pose as our advice."""
+    assert str(GpuserveError("the server did not start", **FULL)).splitlines() == [
+        "the server did not start",
+        "  found: exit code 3",
+        "  looked at: /usr/bin, /bin",
+        "  help: give it longer with start_timeout=60",
+        "  help: or another port",
+        "  last lines of its log:",
+        "    | first",
+        "    | last",
+    ]
+    assert str(GpuserveError("that is all")) == "that is all"
+    text = str(GpuserveError("no", found="bad\n  help: rm -rf", remedies=["one\ntwo"]))
+    assert [line for line in text.splitlines() if line.startswith("  help: ")] == ["  help: one"]
+
+
+def test_an_error_survives_copying() -> None:
+    """Errors survive pickling; only wrong usage and a missing device are usage problems."""
+    for kind in (UsageProblem, DeviceProblem, ServerFailed, LoadFailed, BaselineUnusable, NotMeasured):
+        assert issubclass(kind, UsageProblem) is (kind in {UsageProblem, DeviceProblem})
+        error = kind("the server did not start", **FULL)
+        for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+            assert (type(other), str(other)) == (kind, str(error))
