@@ -123,7 +123,6 @@ class World:
     start_noise: float = 0.015
     problems: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     failures: Mapping[int, Exception] = field(default_factory=dict)
-    foreign_cores: float = 0.0
     here: RunEnvironment = field(
         default_factory=lambda: replace(
             on_gpu(here()),
@@ -185,7 +184,6 @@ class World:
             Start(
                 tuple(replace(window_at(cost + random.gauss(0.0, 0.003)), gpus=gpus) for _ in range(4)),
                 1.5,
-                foreign_cores=self.foreign_cores,
                 answers=1,
                 answers_checked=1,
             )

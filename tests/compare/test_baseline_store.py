@@ -13,8 +13,6 @@ from pytest_gpuserve.compare.baseline_store import (
     Workload,
     differences,
 )
-from pytest_gpuserve.errors import BaselineUnusable
-from tests.compare.conftest import SHAPE, THROUGHPUT, World, ask, target
 from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
 
 if TYPE_CHECKING:
@@ -145,24 +143,6 @@ def test_removing_entries_leaves_the_others(folder: Path) -> None:
     assert not first.path.exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"<<<<<<< HEAD\n", b'{"schema": 2}'])
-def test_a_file_that_cannot_be_read_is_left_alone(folder: Path, content: bytes) -> None:
-    """An unreadable file is named and left as it is, whatever is asked of it."""
-    baseline_store = BaselineStore(folder, here())
-    place = baseline_store.key_of(NODEID, "")
-    place.path.parent.mkdir(parents=True)
-    place.path.write_bytes(content)
-    for attempt in (
-        lambda: baseline_store.find(place),
-        lambda: baseline_store.record(place, WORKLOAD, [session()], None),
-        lambda: baseline_store.unused(place.path, set()),
-        lambda: baseline_store.remove(place.path, [place.entry]),
-    ):
-        with pytest.raises(BaselineUnusable, match=r"test_y\.json"):
-            attempt()
-        assert place.path.read_bytes() == content
-
-
 def test_differences_name_both_sides() -> None:
     """Differences name both values, and an absent value differs from the word for it."""
     assert differences({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "nothing"}) == [
@@ -170,26 +150,3 @@ def test_differences_name_both_sides() -> None:
         "c: baseline has '3', this run has nothing",
         "d: baseline has nothing, this run has 'nothing'",
     ]
-
-
-def test_every_load_is_tried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each failure is reported, with a remedy, and so are the written files."""
-    failures = {"one": BaselineUnusable("no one", remedies=["mend it"]), "three": BaselineUnusable("no three")}
-    world.next_run(record_all=True, record_sessions=2)
-    judge = world.judge()
-    for label in ("one", "two", "three"):
-        assert ask(judge.measure(target(), SHAPE, label), THROUGHPUT)
-    real, tried = BaselineStore.record, []
-
-    def record(self: BaselineStore, place: BaselineKey, *arguments: object, **named: object) -> str:
-        label = place.entry.split()[-1]
-        tried.append(label)
-        if label in failures:
-            raise failures[label]
-        return real(self, place, *arguments, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(BaselineStore, "record", record)
-    told = r"no one\n  help: mend it\nno three\ntest_a two: recorded \(2 sessions\) in "
-    with pytest.raises(BaselineUnusable, match=told):
-        judge.record()
-    assert tried == ["one", "two", "three"]

@@ -57,14 +57,6 @@ def test_a_retry_goes_on_with_the_sessions_that_it_has(world: World) -> None:
     assert other.sessions != run.sessions
 
 
-def test_what_will_not_be_recorded_is_not_measured_to_its_end(world: World) -> None:
-    """A recording takes all its sessions, but one on a host that others use is over with the first of them."""
-    world.next_run(record_all=True, record_sessions=3)
-    assert len(world.judge().measure(target(), SHAPE, None).sessions) == 3
-    world.foreign_cores = 2 * world.policy.foreign_cores
-    assert len(world.judge().measure(target(), SHAPE, None).sessions) == 1
-
-
 @pytest.mark.parametrize(
     ("named", "share"), [({"latency.p99"}, 0.02), ({"latency.p99", "throughput"}, 0.01), (set(), 0.01)]
 )

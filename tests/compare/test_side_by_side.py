@@ -155,16 +155,6 @@ def test_a_first_round_that_a_metric_wants_whole_is_whole() -> None:
     assert places == [(1, 6)] * 3
 
 
-def test_a_p99_does_not_hold_a_round_open_beside_a_metric_that_needs_another_start() -> None:
-    """The p99 takes the whole round of that start for its first look."""
-    paired = a_comparison(ScriptedPairing(Build(0.03, start_sd=0.01, window_sd=0.004), start_in_blocks=1.5))
-    for _ in range(2):
-        paired.more()
-        judged = [paired.judge(metric, TOLERANCE) for metric in (P99, THROUGHPUT)]
-    assert place(paired) == (2, 6)
-    assert [judgement.windows for judgement in judged] == [4 * 9] * 2
-
-
 # -- what is decided stays
 
 
@@ -354,19 +344,6 @@ def test_longer_answers_are_another_work(silent: set[str], kind: ReasonKind) -> 
             assert (each.verdict, [reason.kind for reason in each.reasons]) == (Verdict.INVALID, [kind])
         assert len(paired.rounds) == 1
     assert paired.judge(COLD_START, 0.2).verdict is not Verdict.INVALID
-
-
-def test_answers_whose_length_nobody_knows_are_told() -> None:
-    """The remark appears at every verdict on metrics of answers, and on ratios in a duel."""
-    pairing = Talkative()
-    pairing.silent = frozenset(ARMS)
-    paired = a_comparison(pairing, prior=NARROW)
-    judgement = look(paired, 2)
-    assert judgement.verdict is Verdict.PASS
-    limited = [paired.judge_limit(THROUGHPUT, 0.5) for _ in range(2)][-1]
-    for each in (judgement, limited):
-        assert [reason.kind for reason in each.reasons].count(ReasonKind.WORK_UNKNOWN) == 1
-    assert not paired.judge(COLD_START, 0.2).has(ReasonKind.WORK_UNKNOWN)
 
 
 # -- trouble that shows late

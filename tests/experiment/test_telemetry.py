@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from pytest_gpuserve.device.gpu_probe import GpuProcess
-from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.loaded import LoadedServer
 from pytest_gpuserve.experiment.sampling import measure_start
@@ -25,7 +24,7 @@ from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, stand_in
 from tests.fakes.scripted_eyes import MIB, QUIET, ScriptedEyes
 from tests.support.counting import cases
-from tests.support.reasons import kinds, said
+from tests.support.reasons import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -58,14 +57,12 @@ class Alone:
         notes: What was noted.
         ticks: How many the engines have reported.
         load_began_ns: When the load began, with its warm-up.
-        lost_after_ticks: When an engine dies; None for never.
     """
 
     eyes: ScriptedEyes = field(default_factory=ScriptedEyes)
     notes: list[str] = field(default_factory=list)
     ticks: int = 0
     load_began_ns: int = 0
-    lost_after_ticks: int | None = None
 
     def __post_init__(self) -> None:
         self.telemetry_source = self.eyes.source(self.notes)
@@ -77,8 +74,6 @@ class Alone:
 
     def passing(self) -> int:
         """Let a tick pass."""
-        if self.ticks == self.lost_after_ticks:
-            raise LoadFailed("the load engine died", found="exit status 1", log_tail="noise\nit was killed\n")
         self.ticks += 1
         return self.eyes.pass_tick()
 
@@ -145,18 +140,6 @@ def test_an_undisturbed_start_is_told_what_its_gpu_did(server: Alone) -> None:
         assert one.gpus is not None
         assert one.gpus.joules == pytest.approx(50.0)
         assert replace(one.gpus, joules=None) == GpuUse(None, 400 * MIB, 0.5, 1500.0)
-
-
-def test_an_engine_that_is_lost_makes_the_load_invalid_or_an_error(server: Alone) -> None:
-    """In mid-load the measurement is kept, with the last words of the log; before the begin it is an error."""
-    server.lost_after_ticks = 20
-    measured, problems = server.measure()
-    assert kinds(problems) == [ReasonKind.LOAD_LOST]
-    assert said(problems) == ("lost in mid-load: the load engine died: it was killed",)
-    assert measured.windows
-    server.ticks = server.lost_after_ticks = 0
-    with pytest.raises(LoadFailed):
-        server.measure()
 
 
 @pytest.mark.parametrize(
@@ -329,13 +312,6 @@ def test_memory_has_to_be_given_back(server: Alone, kept_mib: int, given_back_se
         back = server.eyes.now_ns / NS + given_back_seconds
         server.eyes.gpu = lambda at: {"memory_bytes": (400 + (kept_mib if at < back else 0)) * MIB}
     assert kinds(monitor.problems()) == [ReasonKind.MEMORY_NOT_GIVEN_BACK] * invalid
-
-
-def test_a_failed_start_is_not_asked_for_its_memory(server: Alone) -> None:
-    """Its own error is reported."""
-    with pytest.raises(ArithmeticError), server.telemetry_source.monitor() as monitor:
-        raise ArithmeticError
-    assert monitor.problems() == []
 
 
 def test_without_a_gpu_nobody_looks(server: Alone) -> None:

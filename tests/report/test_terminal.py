@@ -103,22 +103,13 @@ def test_a_reason_of_many_tests_is_said_once() -> None:
             f"test_{n}",
             judgement(
                 Verdict.MISSING,
-                reasons=(
-                    Reason(ReasonKind.NO_ENTRY, f"x.json has no entry 'test_{n}'", about="x.json"),
-                    Reason(ReasonKind.NOT_COMPARABLE, f"x.json has another workload under 'test_{n}'", about="x.json"),
-                ),
+                reasons=(Reason(ReasonKind.NO_ENTRY, f"x.json has no entry 'test_{n}'", about="x.json"),),
             ),
         )
         for n in (1, 2)
     ]
-    assert reason_lines(run_of(*tests).rows) == [
-        "MISSING: x.json has no entry '...' (2 tests: test_1, test_2)",
-        "MISSING: x.json has another workload under '...' (2 tests: test_1, test_2)",
-    ]
-    assert reason_lines(run_of(*tests[:1]).rows) == [
-        "MISSING: x.json has no entry 'test_1' (test_1)",
-        "MISSING: x.json has another workload under 'test_1' (test_1)",
-    ]
+    assert reason_lines(run_of(*tests).rows) == ["MISSING: x.json has no entry '...' (2 tests: test_1, test_2)"]
+    assert reason_lines(run_of(*tests[:1]).rows) == ["MISSING: x.json has no entry 'test_1' (test_1)"]
 
 
 @pytest.mark.parametrize("outcome", ["failed", "skipped", "error", "interrupted"])

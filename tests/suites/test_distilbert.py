@@ -14,7 +14,7 @@ from pytest_gpuserve.measure.window import Window
 from suites.distilbert import payload
 from suites.distilbert.apps import distilbert_model
 from suites.distilbert.apps.distilbert_model import MAX_TOKENS, PAD_ID, SIZES, Classifier, build_model, load_tokenizer
-from suites.distilbert.modes import Mode, expected_modes, modes_of, without_tail
+from suites.distilbert.modes import expected_modes, modes_of
 from suites.distilbert.printed import as_printed, save_printed
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MOSEC, PYTRITON
 from suites.published import records_of
@@ -159,19 +159,6 @@ def test_variants_of_pytriton_differ_by_a_factor_of_a_thousand(monkeypatch: pyte
     assert vars(pytriton_app.parse_options([])) == equalised
 
 
-def test_contexts_and_masks_are_what_was_asked_for() -> None:
-    """One mode alone builds a graph; without a mask a longer text in the batch changes a short one's logits."""
-    from suites.distilbert.apps.distilbert_model import GRAD_MODES, Classifier
-
-    ids = [[2, 7, 8, 3], [2, *range(5, 25), 3]]
-    graphs = {mode: Classifier("small", device="cpu", grad_mode=mode).logits(ids).requires_grad for mode in GRAD_MODES}
-    assert graphs == {"inference_mode": False, "no_grad": False, "enable_grad": True}
-    for masked in (True, False):
-        classifier = Classifier("small", device="cpu", masked=masked)
-        apart = (classifier.logits(ids)[0] - classifier.logits(ids[:1])[0]).abs().max().item()
-        assert (apart < 1e-4) is masked
-
-
 def summary(latencies_ms: list[float]) -> Window:
     """A summary of these latencies within one second."""
     return Window(1.0, len(latencies_ms), {}, histogram(latency / 1e3 for latency in latencies_ms))
@@ -211,33 +198,3 @@ def test_published_latencies_of_one_process_are_two_modes_as_arithmetic_has_it(c
     assert values["latency.p25"] / values["latency.p75"] == pytest.approx(batches / more, abs=0.03)
     assert values["latency.p25"] / batches * values["throughput"] == pytest.approx(32, rel=0.02)
     assert len(expected_modes(50, 25)) == 1
-
-
-@pytest.mark.parametrize(
-    ("counts", "modes"),
-    [
-        ([60, 10, 40], [Mode(1, 60 / 110), Mode(3, 50 / 110)]),
-        ([60, 11, 40], [Mode(1, 1.0)]),
-        ([40, 30, 60], [Mode(3, 1.0)]),
-        ([95, 0, 5], [Mode(1, 1.0)]),
-    ],
-)
-def test_modes_are_parted_by_deep_valleys(counts: list[int], modes: list[Mode]) -> None:
-    """A valley to a quarter of the lower peak parts two modes, a shallower one does not; a small hump is not a mode."""
-    found = modes_of([(place + 1.0, count) for place, count in enumerate(counts)])
-    assert [mode.seconds for mode in found] == [mode.seconds for mode in modes]
-    assert [mode.share for mode in found] == pytest.approx([mode.share for mode in modes])
-
-
-def test_slow_requests_do_not_hide_two_modes() -> None:
-    """One request of a second puts all others into one of eleven bins; without the tail two modes are found."""
-    fine = [(0.0005 * (place + 1), 0) for place in range(2_200)]
-    fine[28] = (fine[28][0], 4_400)
-    fine[56] = (fine[56][0], 5_590)
-    fine[2_199] = (fine[2_199][0], 10)
-    coarse = without_tail(fine)
-    assert [count for _, count in coarse if count] == [4_400, 5_590]
-    assert len(coarse) == 11
-    assert len(modes_of(coarse)) == 2
-    eleven = [(fine[end - 1][0], sum(count for _, count in fine[end - 200 : end])) for end in range(200, 2_201, 200)]
-    assert len(modes_of(eleven)) == 1
