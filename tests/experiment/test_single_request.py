@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-import threading
-import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +19,7 @@ from tests.fakes.certificates import make_certificates
 from tests.fakes.http_server import BIG, BODY, Serving, serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import Starter, Target
@@ -29,10 +27,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.base import ServerKind
 
 GUARD_SECONDS = 30.0
-
-TRICKLE_PIECES = 1000
-TRICKLE_SECONDS = 0.02
-"""Between two pieces: all of them take 20 s, and the next one never comes late."""
 
 PATIENCE_SECONDS = 0.3
 
@@ -53,31 +47,9 @@ def running_at(port: int, **more: Any) -> tuple[ServerHandle, Instance]:  # noqa
     return ServerHandle(kind, cast("Starter", None)), Instance(kind, kind.site(), None, None)
 
 
-def port_of(listener: socket.socket) -> int:
-    """Port of the server."""
-    return int(listener.getsockname()[1])
-
-
 def infer(handle: ServerHandle, items: int = 3, **options: Any) -> Target:  # noqa: ANN401 -- of `infer`
     """An inference of so many zeros."""
     return handle.infer({"X": pytest.importorskip("numpy").zeros((1, items))}, **options)
-
-
-@contextmanager
-def answered(listener: socket.socket, answer: Callable[[socket.socket], object]) -> Iterator[None]:
-    """Answer one connection so."""
-
-    def serve() -> None:
-        with suppress(OSError):
-            peer, _ = listener.accept()
-            with peer:
-                answer(peer)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    yield
-    thread.join(GUARD_SECONDS)
-    assert not thread.is_alive()
 
 
 # -- answers
@@ -150,21 +122,27 @@ def test_the_requests_own_check_and_an_early_answer_count(server: Serving) -> No
 
 
 @pytest.mark.parametrize("before", [b"unknown ", b"x" * (TEXT_SHOWN - 5)], ids=["short", "cut"])
-def test_secrets_of_a_request_are_not_shown(before: bytes) -> None:
+def test_secrets_of_a_request_are_not_shown(server: Serving, before: bytes) -> None:
     """A server that repeats a token has it masked in the error, also where that ends within it; the body is whole."""
+    handle, running = running_at(server.port)
     said = before + b"abcdefghij"
-
-    def answer(peer: socket.socket) -> None:
-        peer.recv(1 << 16)
-        peer.sendall(b"HTTP/1.1 403 No\r\nContent-Length: %d\r\n\r\n%s" % (len(said), said))
-
-    with socket.create_server(("127.0.0.1", 0)) as listener, answered(listener, answer):
-        handle, running = running_at(port_of(listener))
-        with pytest.raises(Refused) as caught:
-            handle.get("/", headers={"Authorization": "Bearer abcdefghij"}).ask(running)
+    with pytest.raises(Refused) as caught:
+        handle.post("/echo?status=403", body=said, headers={"Authorization": "Bearer abcdefghij"}).ask(running)
     assert f"{before.decode()}<" in caught.value.found
     assert "abc" not in str(caught.value)
     assert caught.value.body == said
+
+
+def test_a_server_that_takes_too_long_is_given_up(server: Serving) -> None:
+    """The timeout is that of the whole request: a server without room for it, or that always has one more byte."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        handle, running = running_at(listener.getsockname()[1], default_model="m")
+        with pytest.raises(ServerFailed, match="no whole answer in 300 ms"):
+            infer(handle, BIG_ITEMS).ask(running, timeout=PATIENCE_SECONDS)
+    handle, running = running_at(server.port)
+    with pytest.raises(ServerFailed, match=r"ask\(timeout=0\.6\)") as caught:
+        handle.get("/drip?pause=0.02").ask(running, timeout=PATIENCE_SECONDS)
+    assert caught.value.found == "no whole answer in 300 ms"
 
 
 # -- other transports
@@ -194,56 +172,6 @@ def test_grpc_is_asked_like_http(monkeypatch: pytest.MonkeyPatch) -> None:
     gone, running = target("Echo", free_port())
     with pytest.raises(ServerFailed, match="does not answer"):
         gone.ask(running)
-
-
-@pytest.fixture
-def listening() -> Iterator[tuple[ServerHandle, Instance, socket.socket]]:
-    """A server that only listens, and its socket."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield *running_at(port_of(listener), default_model="m"), listener
-
-
-def replying(status: str, body: bytes) -> Callable[[socket.socket], None]:
-    """The answer of a server to a request."""
-
-    def reply(peer: socket.socket) -> None:
-        peer.recv(1 << 16)
-        peer.sendall(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status.encode(), len(body), body))
-
-    return reply
-
-
-def test_an_inference_is_answered_with_tensors(listening: tuple[ServerHandle, Instance, socket.socket]) -> None:
-    """An inference's outputs are read as arrays; its error is a refusal with its status and its text."""
-    handle, running, listener = listening
-    body = b'{"outputs":[{"name":"Y","datatype":"INT64","shape":[2],"data":[3,4]}]}'
-    with answered(listener, replying("200 OK", body)):
-        assert infer(handle, expect={"Y": [3, 4]}).ask(running).tensors["Y"].tolist() == [3, 4]
-    with (
-        answered(listener, replying("400 Bad Request", b"input 'X' has the wrong shape")),
-        pytest.raises(Refused, match="wrong shape") as caught,
-    ):
-        infer(handle).ask(running)
-    assert caught.value.status == 400
-
-
-def test_a_server_that_takes_too_long_is_given_up(listening: tuple[ServerHandle, Instance, socket.socket]) -> None:
-    """The timeout is that of the whole request: a server without room for it, or that always has one more byte."""
-    handle, running, listener = listening
-    with pytest.raises(ServerFailed, match="no whole answer in 300 ms"):
-        infer(handle, BIG_ITEMS).ask(running, timeout=PATIENCE_SECONDS)
-    listener.accept()[0].close()
-
-    def trickle(peer: socket.socket) -> None:
-        peer.recv(1 << 16)
-        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % TRICKLE_PIECES)
-        for _ in range(TRICKLE_PIECES):
-            peer.sendall(b"x")
-            time.sleep(TRICKLE_SECONDS)
-
-    with answered(listener, trickle), pytest.raises(ServerFailed, match=r"ask\(timeout=0\.6\)") as caught:
-        handle.get("/").ask(running, timeout=PATIENCE_SECONDS)
-    assert caught.value.found == "no whole answer in 300 ms"
 
 
 # -- a start of its own, and what cannot be asked

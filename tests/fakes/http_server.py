@@ -92,7 +92,7 @@ ANSWERS: Final[Mapping[str, bytes]] = {
     "/smuggled": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nright",
 }
 """What is answered to each path; ``/never``, ``/numbered``, ``/wrong``, ``/digest`` (the SHA-256 of the request's body)
-and ``/echo`` (that body) are made for each request."""
+and ``/echo`` (that body, with any ``status``) are made for each request; ``/drip`` may ``pause`` between its bytes."""
 
 EARLY: Final[Mapping[str, bytes]] = {"/too-large": ok(b"", status="413 Content Too Large")}
 """Answered before the request's body is read, which never happens; the connection stays."""
@@ -149,7 +149,7 @@ class FakeServer:
                 await self.never.wait()
             if "ms" in query:
                 await asyncio.sleep(float(query["ms"]) / 1000)
-            await _write(path, _answer(path, query, body, number), writer)
+            await _write(path, _answer(path, query, body, number), writer, float(query.get("pause", "0")))
             if path in EARLY:
                 await self.never.wait()
         finally:
@@ -186,15 +186,15 @@ def _answer(path: str, query: Mapping[str, str], body: bytes, number: int) -> by
     if path == "/digest":
         return ok(hashlib.sha256(body).hexdigest().encode())
     if path == "/echo":
-        return ok(body)
+        return ok(body, status=f"{query.get('status', '200')} Said")
     return EARLY[path] if path in EARLY else ANSWERS[path]
 
 
-async def _write(path: str, answer: bytes, writer: asyncio.StreamWriter) -> None:
+async def _write(path: str, answer: bytes, writer: asyncio.StreamWriter, pause_seconds: float) -> None:
     if path == "/drip":
         for position in range(len(answer)):
             writer.write(answer[position : position + 1])
-            await asyncio.sleep(0)
+            await asyncio.sleep(pause_seconds)
         return
     writer.write(answer)
     if path in RESETTING:
