@@ -12,12 +12,10 @@ from pytest_gpuserve.experiment.loaded import overload
 from pytest_gpuserve.experiment.pace import LEAST_TICKS, MOST_TICKS, SETTLE_TICKS, Pace, pace_of
 from pytest_gpuserve.experiment.pairing import MOST_AGAIN, MOST_REJECTED, BaseFailed
 from pytest_gpuserve.experiment.shape import SECONDS, LoadShape
-from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.load.schedule import Closed, Poisson, Steps
 from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
-from pytest_gpuserve.measure.telemetry import NS
 from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import BLOCKS
@@ -355,20 +353,6 @@ def test_memory_that_is_not_given_back_makes_a_round_invalid(stage: Stage, block
         both.close()
     ((problem,),) = (measured.problems for measured in both.rounds)
     assert problem.kind is ReasonKind.MEMORY_NOT_GIVEN_BACK
-
-
-def test_an_error_after_the_last_block_is_that_load_s_own(stage: Stage) -> None:
-    """The next load of the same servers would meet it first, and its servers end."""
-    starts = SharedStarts()
-    both = stage.pair(on_gpu=True, starts=starts)
-    both.measure(3)
-    assert both.rounds[0].problems == ()
-    late = stage.eyes.now_ns / NS
-    stage.eyes.gpu = lambda at: {"uncorrected_ecc": int(at >= late)}
-    stage.eyes.live_until(stage.eyes.now_ns + NS)
-    both.close()
-    assert kinds(both.rounds[0].problems) == [ReasonKind.GPU_ERROR]
-    assert not stage.running
 
 
 OPEN, STEPS = (LoadShape(schedule, warmup_seconds=0.3) for schedule in (Poisson(1000.0), Steps(((4, 0.5),))))

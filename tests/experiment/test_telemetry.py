@@ -278,29 +278,7 @@ def test_values_that_a_gpu_does_not_have_are_said_and_the_run_goes_on(server: Al
     assert server.notes == ["telemetry unknown: clock-event reasons"]
 
 
-@pytest.mark.parametrize(
-    ("baseline_mhz", "since_seconds", "invalid"),
-    [(None, 0.0, False), (1500.0, 0.0, True), (1500.0, 2.0, True), (1500.0, 1e9, False)],
-)
-def test_an_unknown_clock_makes_a_run_invalid_where_the_baseline_has_one(
-    server: Alone, baseline_mhz: float | None, since_seconds: float, *, invalid: bool
-) -> None:
-    """The rule on the clock needs it with such a baseline; without one it does not matter."""
-    server.eyes.gpu = lambda at: {"sm_clock_mhz": None} if at >= since_seconds else {}
-    _, problems = server.measure(baseline_mhz=baseline_mhz)
-    assert kinds(problems) == [ReasonKind.GPU_UNKNOWN] * invalid
-
-
 # -- around a start
-
-
-def test_what_comes_in_the_last_moment_is_seen(server: Alone) -> None:
-    """A look after the end finds the errors of the start's last moments."""
-    with server.start() as monitor:
-        server.eyes.live_until(server.eyes.now_ns + 2 * NS)
-        late = server.eyes.now_ns / NS - 0.01
-        server.eyes.gpu = lambda at: {"uncorrected_ecc": int(at >= late)}
-    assert kinds(monitor.problems()) == [ReasonKind.GPU_ERROR]
 
 
 @pytest.mark.parametrize(
