@@ -37,8 +37,6 @@ MODEL_SERVER = str(REPOSITORY / "tests" / "fakes" / "children" / "model_server.p
 TEST = """
 import pytest
 
-ARGUMENTS = {arguments!r}
-
 # Wide enough that stored numbers of a single run of pytest let an identical build pass.
 pytestmark = pytest.mark.gpuserve(
     throughput=0.1, p50=0.1, batching_ratio=0.1, cold_start=0.4, energy_per_inference=0.1,
@@ -47,11 +45,11 @@ pytestmark = pytest.mark.gpuserve(
 
 @pytest.fixture(scope="module")
 def server(mosec_server):
-    return mosec_server("app.py", **ARGUMENTS)
+    return mosec_server("app.py")
 
 {marker}
 def test_it(server, load, baseline):
-    run = load(server.post("/inference", body=b"fox", expect={expect}), concurrency=8, seconds=2, warmup_seconds=0.5)
+    run = load(server.post("/inference", body=b"fox", expect=b"FOX"), concurrency=8, seconds=2, warmup_seconds=0.5)
     {assertion}
 """
 
@@ -112,18 +110,11 @@ class Project:
         text = "\n".join(f"{name} = {value}" for name, value in lines.items())
         (self.path / "pytest.ini").write_text(f"[pytest]\n{text}\n")
 
-    def write(
-        self,
-        assertion: str = "assert run.throughput >= baseline.throughput",
-        *,
-        expect: str = 'b"FOX"',
-        marker: str = "",
-        **arguments: object,
-    ) -> None:
+    def write(self, assertion: str = "assert run.throughput >= baseline.throughput", marker: str = "") -> None:
         """Write the app and the test."""
         self.test_file.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(APP, self.app_file)
-        self.test_file.write_text(TEST.format(arguments=arguments, assertion=assertion, expect=expect, marker=marker))
+        self.test_file.write_text(TEST.format(assertion=assertion, marker=marker))
 
     def speed(self, speed: float, app: str = "app.py") -> None:
         """Write how fast the build in the checkout is, for scripted loads; one of the speed 0 does not start."""

@@ -150,7 +150,7 @@ def project(tmp_path: Path) -> Path:
     folder = tmp_path / "suites" / "perf"
     folder.mkdir(parents=True)
     (folder / "app.py").write_text(APP.read_text())
-    test = TEST.format(arguments={}, assertion="pass", expect='b"FOX"', marker="")
+    test = TEST.format(assertion="pass", marker="")
     (folder / "test_perf.py").write_text(test.replace("seconds=2,", "seconds=300,"))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     return tmp_path
