@@ -2,48 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
+from typing_extensions import Self
 
 from pytest_gpuserve.builds.base import NotInGit
 from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
 from pytest_gpuserve.compare import measurement, side_by_side
+from pytest_gpuserve.compare.assertions import Comparison, Run
 from pytest_gpuserve.compare.baseline_store import BaselineStore
 from pytest_gpuserve.compare.comparison import TestComparison
 from pytest_gpuserve.compare.measurement import Bench, Policy
 from pytest_gpuserve.errors import NotInRevision
-from pytest_gpuserve.experiment.handle import ServerHandle
-from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.experiment.environment import RunEnvironment
+from pytest_gpuserve.experiment.handle import ServerHandle, Starter, Target
+from pytest_gpuserve.experiment.loaded import Progress
+from pytest_gpuserve.experiment.shape import LoadShape, Terms
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.measure.rounds import Round
 from pytest_gpuserve.measure.window import GpuUse, Session, Start
+from pytest_gpuserve.store.kept import KeptFolder
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 from pytest_gpuserve.verdict.reason import ReasonKind
+from pytest_gpuserve.verdict.verdict import Judgement
 from tests.fakes.scripted_pairing import Build, ScriptedPairing
 from tests.support.builders import COMMIT, here, on_gpu
 from tests.support.reasons import because, said
 from tests.support.rounds import AT, window_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from typing_extensions import Self
-
-    from pytest_gpuserve.compare.assertions import Comparison, Run
-    from pytest_gpuserve.experiment.environment import RunEnvironment
-    from pytest_gpuserve.experiment.handle import Starter, Target
-    from pytest_gpuserve.experiment.loaded import Progress
-    from pytest_gpuserve.experiment.shape import Terms
-    from pytest_gpuserve.measure.rounds import Round
-    from pytest_gpuserve.store.kept import KeptFolder
-    from pytest_gpuserve.verdict.verdict import Judgement
 
 THROUGHPUT = METRICS["throughput"]
 SAME, WORSE = Build(0.0), Build(0.35)

@@ -5,29 +5,25 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from pytest_gpuserve.compare.assertions import Baseline, Comparison, Duel, Ratio, Run
 from pytest_gpuserve.compare.comparison import judge_limit
+from pytest_gpuserve.compare.measurement import Measurement
+from pytest_gpuserve.compare.side_by_side import SideBySide
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.measure.points import NotMeasured
+from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 from pytest_gpuserve.verdict.paired import Prior
-from pytest_gpuserve.verdict.verdict import Judgement, Verdict
+from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
 from tests.fakes.scripted_pairing import Build, ScriptedPairing, a_comparison
 from tests.support.builders import judgement, session, start, window
 from tests.support.reasons import said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpuserve.compare.measurement import Measurement
-    from pytest_gpuserve.compare.side_by_side import SideBySide
-    from pytest_gpuserve.measure.window import Session
-    from pytest_gpuserve.verdict.verdict import ReferenceKind
 
 ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 COMPARISONS = (operator.ge, operator.le, operator.gt, operator.lt, operator.eq, operator.ne)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +13,8 @@ from pytest_gpuserve.compare.baseline_store import (
     Workload,
     differences,
 )
+from pytest_gpuserve.store.baseline import Stored
 from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pytest_gpuserve.store.baseline import Stored
 
 WORKLOAD = Workload({"server": "mosec", "concurrency": "50"}, {"app_sha256": "ab"})
 NODEID = "suites/x/test_y.py::test_z[50]"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from pytest_gpuserve.compare.assertions import Baseline
+from pytest_gpuserve.compare.assertions import Baseline, Duel
+from pytest_gpuserve.compare.comparison import TestComparison
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.store.kept import KeptFolder
@@ -15,13 +16,6 @@ from pytest_gpuserve.verdict.verdict import Verdict
 from tests.compare.conftest import BETWEEN, SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build
 from tests.support.reasons import said
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pytest_gpuserve.compare.assertions import Duel
-    from pytest_gpuserve.compare.comparison import TestComparison
-
 
 # -- budget
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,18 +23,11 @@ from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.compare import conftest as world_module
-from tests.compare.conftest import SAME, SHAPE, THROUGHPUT, WORSE, ask, loaded, target, text_of
+from tests.compare.conftest import SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build
 from tests.support.builders import COMMIT, entry, here, on_gpu, streamed
 from tests.support.counting import cases
 from tests.support.rounds import window_at
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.compare.conftest import World
-
 
 P50 = METRICS["latency.p50"]
 

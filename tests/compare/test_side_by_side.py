@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import count, repeat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from pytest_gpuserve.compare.one_build import judge_one_build
-from pytest_gpuserve.compare.side_by_side import NOT_LOOKED_AT
-from pytest_gpuserve.measure.rounds import ARMS
+from pytest_gpuserve.compare.side_by_side import NOT_LOOKED_AT, SideBySide
+from pytest_gpuserve.measure.rounds import ARMS, Round
 from pytest_gpuserve.store.kept import KeptFolder, KeptMetric
 from pytest_gpuserve.verdict import verdict as verdict_module
-from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.metric import METRICS, Metric
 from pytest_gpuserve.verdict.paired import Prior
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import LOOKS
@@ -24,14 +25,6 @@ from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a
 from tests.support.builders import judgement, streamed
 from tests.support.reasons import because, said
 from tests.support.rounds import round_of, with_starts, with_windows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pytest_gpuserve.compare.side_by_side import SideBySide
-    from pytest_gpuserve.measure.rounds import Round
-    from pytest_gpuserve.verdict.metric import Metric
 
 THROUGHPUT, P50, P99 = METRICS["throughput"], METRICS["latency.p50"], METRICS["latency.p99"]
 COLD_START = METRICS["cold_start"]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from pytest_gpuserve.fixture_types import Load, MakeDuel
 from pytest_gpuserve.plugin import fixtures
@@ -15,9 +16,6 @@ from pytest_gpuserve.plugin.options import add_options
 from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.units import format_fraction
 from pytest_gpuserve.verdict.metric import METRICS, OUTPUT_TOKENS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PLAIN = ("baseline", "device", "full_size", "artifacts")
 """Fixtures that are no functions."""

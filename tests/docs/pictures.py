@@ -15,11 +15,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import matplotlib as mpl
 from markdown_it import MarkdownIt
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from PIL import Image, ImageChops
 from rich.console import Console
 from rich.text import Text
@@ -28,9 +29,6 @@ from pytest_gpuserve.verdict.verdict import Verdict
 from tests.docs.test_tutorials import GIT, TUTORIALS, run
 from tests.fakes.noise_model import TYPICAL
 from tests.fakes.simulated import comparisons, outcome
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PICTURES: Final = Path(__file__).resolve().parents[2] / "pytest_gpuserve/docs/pictures"
 

@@ -8,19 +8,15 @@ import sys
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from cogapp import Cog  # type: ignore[import-untyped]
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 import pytest_gpuserve
 from pytest_gpuserve import plugin
 from pytest_gpuserve.verdict.reason import ReasonKind
-
-if TYPE_CHECKING:
-    from markdown_it.token import Token
-
 
 ROOT = Path(__file__).parents[2]
 DOCS = Path(pytest_gpuserve.__file__).parent / "docs"

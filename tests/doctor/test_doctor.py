@@ -8,7 +8,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,6 @@ from tests.fakes.children.toolkit import busy
 from tests.fakes.nvml import gpus
 from tests.fakes.nvml.build import fake_environment
 from tests.fakes.nvml.gpus import Error, Process, Script, second
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OK, UNKNOWN, WARNING, PREVENTS = Level.OK, Level.UNKNOWN, Level.WARNING, Level.PREVENTS
 

@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 import pytest
 
-from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.pace import LEAST_TICKS, SETTLE_TICKS
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.shape import LoadShape, Terms
+from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.wire import BEAT_NS
+from pytest_gpuserve.load.source import EngineSource
+from pytest_gpuserve.load.tick import Tick
+from pytest_gpuserve.load.wire import BEAT_NS, Plan
 from pytest_gpuserve.measure.counters import Counters, StageTime
-from pytest_gpuserve.measure.rounds import ARMS
+from pytest_gpuserve.measure.rounds import ARMS, Arm, Round
 from pytest_gpuserve.measure.window import COMPILING
+from pytest_gpuserve.process.ready import Ask
+from pytest_gpuserve.servers.base import ServerKind
+from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.testing import Unseen
 from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, stand_in, tick_of
 from tests.fakes.scripted_eyes import ScriptedEyes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pytest_gpuserve.errors import ServerFailed
-    from pytest_gpuserve.experiment.shared_starts import SharedStarts
-    from pytest_gpuserve.load.source import EngineSource
-    from pytest_gpuserve.load.tick import Tick
-    from pytest_gpuserve.load.wire import Plan
-    from pytest_gpuserve.measure.rounds import Arm, Round
-    from pytest_gpuserve.process.ready import Ask
-    from pytest_gpuserve.servers.base import ServerKind
-    from pytest_gpuserve.servers.instance import Instance
 
 LOST = "lost in mid-load: the load engine died: it was killed"
 LOG = "noise\nit was killed\n"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from unittest import mock
 
 import msgspec
@@ -14,10 +15,11 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment import sampling
-from pytest_gpuserve.experiment.handle import Target
-from pytest_gpuserve.experiment.loaded import CounterReading, LoadedServer, Measured
+from pytest_gpuserve.experiment.handle import ServerHandle, Target
+from pytest_gpuserve.experiment.loaded import CounterReading, LoadedServer, Measured, Progress
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
+from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Steps
 from pytest_gpuserve.load.tick import Tick, together
@@ -27,19 +29,11 @@ from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import Session, Start, Window
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
+from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.testing import Unseen
-from pytest_gpuserve.verdict.reason import ReasonKind
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from tests.support.builders import cached
 from tests.support.reasons import because, kinds, said
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from pytest_gpuserve.experiment.handle import ServerHandle
-    from pytest_gpuserve.experiment.loaded import Progress
-    from pytest_gpuserve.load.driver import Engines
-    from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.verdict.reason import Reason
 
 SECOND_NS = 10**9
 TOKEN = "hf_abcdefghijkl"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,10 +11,10 @@ from pytest_gpuserve.experiment.loaded import overload
 from pytest_gpuserve.experiment.pace import LEAST_TICKS, MOST_TICKS, SETTLE_TICKS, Pace, pace_of
 from pytest_gpuserve.experiment.pairing import MOST_AGAIN, MOST_REJECTED, BaseFailed
 from pytest_gpuserve.experiment.shape import SECONDS, LoadShape
-from pytest_gpuserve.load.schedule import Closed, Poisson, Steps
+from pytest_gpuserve.load.schedule import Closed, Poisson, Schedule, Steps
 from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.histogram import Histogram
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Round
 from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import BLOCKS
@@ -23,11 +22,6 @@ from tests.experiment.conftest import LOST, USERS, Stage, either_arm, either_way
 from tests.fakes.scripted_eyes import MIB
 from tests.load.ticks import TICK_NS
 from tests.support.reasons import kinds, said
-
-if TYPE_CHECKING:
-    from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.measure.rounds import Arm, Round
-
 
 HOT = {"clock_reasons": 0x40}
 LATE, HELD_UP = 2, 5

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed, UsageProblem
-from pytest_gpuserve.experiment.handle import ServerHandle
+from pytest_gpuserve.experiment.handle import ServerHandle, Starter, Target
 from pytest_gpuserve.experiment.single_request import TEXT_SHOWN, Refused, WrongAnswer
 from pytest_gpuserve.process.ports import free_port
+from pytest_gpuserve.process.ready import Ask
+from pytest_gpuserve.servers.base import ServerKind
 from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.remote import RemoteServer
 from tests.fakes.certificates import make_certificates
 from tests.fakes.http_server import BIG, BODY, Serving, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pytest_gpuserve.experiment.handle import Starter, Target
-    from pytest_gpuserve.process.ready import Ask
-    from pytest_gpuserve.servers.base import ServerKind
 
 GUARD_SECONDS = 30.0
 

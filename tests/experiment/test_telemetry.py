@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from pytest_gpuserve.device.gpu_probe import GpuProcess
-from pytest_gpuserve.experiment.handle import Target
+from pytest_gpuserve.device.sampler import SamplerProcess
+from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.loaded import LoadedServer
 from pytest_gpuserve.experiment.sampling import measure_start
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
+from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetryMonitor, TelemetrySource
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Steps
+from pytest_gpuserve.load.source import EngineSource
+from pytest_gpuserve.load.wire import Plan
 from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.window import GpuUse
+from pytest_gpuserve.measure.window import GpuUse, Start
+from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.testing import Unseen
-from pytest_gpuserve.verdict.reason import ReasonKind
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, stand_in
 from tests.fakes.scripted_eyes import MIB, QUIET, ScriptedEyes
 from tests.support.counting import cases
 from tests.support.reasons import kinds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from pytest_gpuserve.device.sampler import SamplerProcess
-    from pytest_gpuserve.experiment.handle import ServerHandle
-    from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
-    from pytest_gpuserve.load.source import EngineSource
-    from pytest_gpuserve.load.wire import Plan
-    from pytest_gpuserve.measure.window import Start
-    from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.verdict.reason import Reason
 
 NS = 1_000_000_000
 WARMUP_TICKS, WINDOW_TICKS = 3, 5

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,9 +29,6 @@ from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from tests.support.counting import cases
 from tests.support.reasons import because, kinds, said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 MIB = 1 << 20
 CLOCK = 1500.0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -19,9 +19,6 @@ from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import GpuUse, Window
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 from tests.support.rounds import WINDOW_SECONDS, round_of, round_with, with_starts, with_windows
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 OF_BLOCKS = [metric for name, metric in METRICS.items() if name != "cold_start"]
 ALL = pytest.mark.parametrize("metric", OF_BLOCKS, ids=lambda metric: metric.name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -22,12 +21,9 @@ from pytest_gpuserve.measure.points import (
     value_of,
 )
 from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import GpuUse, Session
+from pytest_gpuserve.measure.window import GpuUse, Session, Window
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 from tests.support.builders import session, start, streamed, window
-
-if TYPE_CHECKING:
-    from pytest_gpuserve.measure.window import Window
 
 FEW = settings(max_examples=50)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,13 +11,11 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.steady import Truncation, mser, truncate
 from pytest_gpuserve.measure.streams import Streams
+from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.measure.work import unknown_work, unlike_work, unsteady_cache
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.support.builders import cached, histogram, streamed, window
 from tests.support.counting import chance
-
-if TYPE_CHECKING:
-    from pytest_gpuserve.measure.window import Window
 
 SERIES = 400
 RATES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=30)

@@ -7,22 +7,19 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
+from pytest_gpuserve.verdict.reason import Reason
 from tests.fakes.nvml import gpus
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.fakes.scripted_starts import SCRIPT_NAME, STARTS_NAME, Script
 from tests.support.forked_pytest import ForkedPytest, Run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytest_gpuserve.verdict.reason import Reason
 
 REPOSITORY = Path(__file__).parents[2]
 

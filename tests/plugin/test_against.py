@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,10 +12,7 @@ from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.units import format_ratio
 from tests.fakes.own_locks import LOCKS_VARIABLE
 from tests.fakes.scripted_starts import Script
-from tests.plugin.conftest import JSON, Checkout, says_no_traceback, text_of
-
-if TYPE_CHECKING:
-    from tests.plugin.conftest import Project
+from tests.plugin.conftest import JSON, Checkout, Project, says_no_traceback, text_of
 
 UNDECIDED = "--gpuserve-budget=0.000001"
 """Only the first look, which is always taken."""

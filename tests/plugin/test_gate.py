@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,12 +12,7 @@ import pytest
 from tests.fakes.nvml import gpus
 from tests.fakes.nvml.gpus import second
 from tests.fakes.scripted_starts import Script
-from tests.plugin.conftest import JSON, says_no_traceback, text_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.plugin.conftest import Project
+from tests.plugin.conftest import JSON, Project, says_no_traceback, text_of
 
 ALL = """assert run.throughput >= baseline.throughput
     assert run.latency.p50 <= baseline.latency.p50

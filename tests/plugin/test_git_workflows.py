@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 from copy import copy
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.plugin.conftest import JSON, Checkout, Project, says_no_traceback, text_of
 from tests.support.plain_git import commit, git, only_below, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BASELINE = "baselines/cpu/perf/test_perf.json"
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.fakes.scripted_starts import Script
-from tests.plugin.conftest import JSON, text_of
-
-if TYPE_CHECKING:
-    from tests.plugin.conftest import Checkout, Project
+from tests.plugin.conftest import JSON, Checkout, Project, text_of
 
 TESTS = """
 import pytest

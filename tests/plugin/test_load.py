@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +13,7 @@ from tests.fakes.children.toolkit import eventually
 from tests.fakes.nvml import gpus
 from tests.fakes.nvml.gpus import HW_THERMAL, Course, Moment, Step
 from tests.fakes.scripted_starts import Script
-from tests.plugin.conftest import JSON, MODEL_SERVER, busy_machine, says_no_traceback, text_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.plugin.conftest import Project
+from tests.plugin.conftest import JSON, MODEL_SERVER, Project, busy_machine, says_no_traceback, text_of
 
 SHAPES = f"""
 import pytest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +12,7 @@ from pytest_gpuserve.plugin.markers import check_markers, one_at_a_time, toleran
 from pytest_gpuserve.plugin.options import Update, read_settings
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.scripted_starts import Script
-from tests.plugin.conftest import JSON, says_no_traceback, text_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.plugin.conftest import Project
+from tests.plugin.conftest import JSON, Project, says_no_traceback, text_of
 
 # -- mistakes
 

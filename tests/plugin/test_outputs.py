@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -12,15 +14,9 @@ from pytest_gpuserve.plugin import outputs
 from pytest_gpuserve.plugin.outcomes import PROBLEM_CHARACTERS, Outcomes, uncut
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, STEP_SUMMARY_BYTES, Form, Output, read_outputs, write_outputs
 from pytest_gpuserve.report.results import SessionResult, TestResult
-from tests.plugin.conftest import JSON, says_no_traceback, text_of
+from tests.plugin.conftest import JSON, Project, says_no_traceback, text_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.plugin.conftest import Project
-
-    Read = Callable[..., tuple[Output, ...]]
+Read = Callable[..., tuple[Output, ...]]
 
 
 @pytest.fixture

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.docs.test_pages import DOCS, fences_of
-from tests.plugin.conftest import JSON, busy_machine, text_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.plugin.conftest import Project
+from tests.plugin.conftest import JSON, Project, busy_machine, text_of
 
 APP = """
 import argparse, os, threading, time

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,13 +19,7 @@ from pytest_gpuserve.plugin import opening
 from pytest_gpuserve.plugin.opening import Equipment
 from pytest_gpuserve.plugin.options import read_settings
 from tests.fakes.own_locks import LOCKS_VARIABLE
-from tests.plugin.conftest import JSON, says_no_traceback, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextlib import AbstractContextManager
-
-    from tests.plugin.conftest import Project
+from tests.plugin.conftest import JSON, Project, says_no_traceback, text_of
 
 HEAVY = ("torch", "numpy", "httptools", "transformers", "mosec", "pynvml", "rich", "msgspec", "psutil")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -15,12 +14,8 @@ from pytest_gpuserve.plugin import progress
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.fakes.scripted_starts import Script
 from tests.load.ticks import alike
-from tests.plugin.conftest import text_of
+from tests.plugin.conftest import Project, text_of
 from tests.support.builders import judgement
-
-if TYPE_CHECKING:
-    from tests.plugin.conftest import Project
-
 
 EAGER = """
 from pytest_gpuserve.plugin import progress

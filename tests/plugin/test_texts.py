@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -32,9 +33,6 @@ from pytest_gpuserve.units import (
     format_value,
     format_watts,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TEXTS: dict[Callable[[float], str], dict[float, str]] = {
     format_seconds: {

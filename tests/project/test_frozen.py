@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
@@ -15,13 +16,9 @@ from pytest_gpuserve.report.markdown import comment
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.result_json import document as json_document
+from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.report.terminal import table
 from tests.report.html_results import session_result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpuserve.report.results import SessionResult
 
 FROZEN: Final = Path(__file__).with_name("frozen")
 

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest_gpuserve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PACKAGE = "pytest_gpuserve"
 ROOT = Path(pytest_gpuserve.__file__).parent

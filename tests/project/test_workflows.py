@@ -8,8 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -18,9 +19,6 @@ from pytest_gpuserve.new.files import workflow_files
 from pytest_gpuserve.plugin.options import add_options
 from pytest_gpuserve.report.markdown import MARKER, comment
 from tests.support.markdown_results import HOSTILE, hostile_result, many
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".github" / "workflows"

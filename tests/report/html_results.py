@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
@@ -15,9 +16,6 @@ from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
 from tests.support.builders import COMMIT, judgement, window
 from tests.support.builders import OCCASION as AT
 from tests.support.reasons import because
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 REQUESTS: Final = 800
 """In a window."""

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,18 +19,12 @@ from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
 from pytest_gpuserve.measure.points import total_of
+from pytest_gpuserve.measure.window import Session, Window
 from pytest_gpuserve.report.benchmark_json import LONGEST_NAME_BYTES, document, statistics_of
 from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.support.builders import judgement, run_of, session, start, window
 from tests.support.markdown_results import HOSTILE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from pytest_gpuserve.measure.window import Session, Window
-
 
 NODEID = "suites/perf/test_perf.py::test_it[8]"
 

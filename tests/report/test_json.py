@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,9 +22,6 @@ from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
 from tests.support.builders import judgement, result_of, session, start, streamed, window
 from tests.support.reasons import because
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def read(*tests: TestResult) -> Any:  # noqa: ANN401 -- plain JSON

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.report.html import document as page
 from pytest_gpuserve.report.markdown import COMMENT_BYTES, block, comment, headline, step_summary
 from pytest_gpuserve.report.results import LogTail, TestResult
-from pytest_gpuserve.verdict.verdict import Verdict
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.support.builders import judgement, result_of, run_of
 from tests.support.markdown_results import (
     GITHUB_COMMENT,
@@ -24,10 +23,6 @@ from tests.support.markdown_results import (
     only_text,
     rows_in,
 )
-
-if TYPE_CHECKING:
-    from pytest_gpuserve.verdict.verdict import Judgement
-
 
 HEADLINES = {
     "": "⚠️ Nothing was measured",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,13 +19,10 @@ from pytest_gpuserve.report.next_step import (
     command_for,
     next_step,
 )
+from pytest_gpuserve.report.results import SessionResult, TestResult
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from pytest_gpuserve.verdict.verdict import Verdict
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.support.builders import judgement, result_of, run_of
-
-if TYPE_CHECKING:
-    from pytest_gpuserve.report.results import SessionResult, TestResult
-    from pytest_gpuserve.verdict.verdict import Judgement
 
 FILE = "suites/x/test_y.py"
 SETTLED = judgement(Verdict.REGRESSED, kind="against", reasons=("that counts",))

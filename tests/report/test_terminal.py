@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -26,12 +25,9 @@ from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.report.terminal import LEFT_OUT_FIRST, NARROWEST, table
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from pytest_gpuserve.verdict.verdict import Verdict
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.support.builders import judgement, result_of, run_of, session, start, tallied, window
 from tests.support.markdown_results import HOSTILE
-
-if TYPE_CHECKING:
-    from pytest_gpuserve.verdict.verdict import Judgement
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,15 +19,9 @@ from pytest_gpuserve.measure.points import NotMeasured, mean_value, value_of_sta
 from pytest_gpuserve.measure.window import GpuUse, Start, Window
 from pytest_gpuserve.store.baseline import SUMMARY_TOLERANCE, read, render, write
 from pytest_gpuserve.store.files import stock_of
-from pytest_gpuserve.store.schema import SCHEMA, StartRecord, sessions_of, start_of, start_record
+from pytest_gpuserve.store.schema import SCHEMA, Entry, StartRecord, sessions_of, start_of, start_record
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 from tests.support.builders import entry, session, small_entries, start, streamed, window
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pytest_gpuserve.store.schema import Entry
 
 
 @pytest.fixture

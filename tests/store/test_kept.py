@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from pytest_gpuserve.verdict.paired import RoundPoint
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import streamed, window
 from tests.support.reasons import because
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 AT = "2025-01-02T03:04:05+00:00"
 SUBJECT = Subject("test_y.py::test_a[1]", "burst", "host-a", "cpu", {"server": "mosec", "concurrency": "50"})

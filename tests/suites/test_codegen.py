@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import torch
 from pytest_gpuserve.load.kserve import HEADER_LENGTH, Inference, http_request, tensors_of
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.window import QUEUE
-from pytest_gpuserve.servers.triton_config import Repository
+from pytest_gpuserve.servers.triton_config import ModelConfig, Repository
 from suites.codegen.analysis import (
     INFER,
     mean_batch,
@@ -23,19 +24,12 @@ from suites.codegen.analysis import (
 )
 from suites.codegen.apps import generation, serving
 from suites.codegen.apps.byte_tokenizer import load_tokenizer
-from suites.codegen.apps.generation import generate
-from suites.codegen.apps.gptj import SIZES, build_model
+from suites.codegen.apps.generation import Prompt, generate
+from suites.codegen.apps.gptj import SIZES, GptJ, build_model
 from suites.codegen.reference import RightAnswer, expected, right_answer
 from suites.codegen.repository import ENSEMBLE, FOLDER, GENERATION, POSTPROCESSING, PREPROCESSING, STEPS
 from suites.codegen.request import BINARY_BYTES, JSON_BYTES, request_tensors
 from suites.published import records_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pytest_gpuserve.servers.triton_config import ModelConfig
-    from suites.codegen.apps.generation import Prompt
-    from suites.codegen.apps.gptj import GptJ
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,6 @@ from suites.distilbert.printed import as_printed, save_printed
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MOSEC, PYTRITON
 from suites.published import records_of
 from tests.support.builders import histogram
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
 
 APPS = Path(distilbert_model.__file__).parent
 FOX = payload.FOX.decode()

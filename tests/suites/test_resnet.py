@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -12,10 +11,8 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from suites.resnet.apps import resnet
+from suites.resnet.apps.resnet import ResNet
 from suites.resnet.formulas import published_throughput, samples_per_second
-
-if TYPE_CHECKING:
-    from suites.resnet.apps.resnet import ResNet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

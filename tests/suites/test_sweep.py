@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import importlib
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from pytest_gpuserve.compare.assertions import Run
 from pytest_gpuserve.experiment.observed import Observed
 from pytest_gpuserve.measure.points import NotMeasured
 from suites import charts
@@ -18,12 +21,6 @@ from suites.published import BASELINES, NAMELESS, published, records_of
 from suites.sweep import Sweep, known, measured
 from tests.plugin.conftest import REPOSITORY
 from tests.support.builders import session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pytest_gpuserve.compare.assertions import Run
 
 
 class _Unknown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,9 +40,6 @@ from suites.tft.summary import main as run_summary
 from suites.tft.table import COLUMNS, check_row, littles_law, row_of, warning_of
 from tests.plugin.conftest import REPOSITORY
 from tests.support.builders import histogram
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

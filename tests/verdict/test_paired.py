@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import fmean, variance
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import pytest
 from hypothesis import given
@@ -29,10 +30,6 @@ from pytest_gpuserve.verdict.paired import (
 from pytest_gpuserve.verdict.sequential import BLOCKS, LEVELS, LOOKS, Levels, first_look, look_index
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.reasons import said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 THROUGHPUT = METRICS["throughput"]
 LEVEL = LEVELS[1]

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable, Sequence
 from random import Random
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
@@ -28,17 +29,13 @@ from tests.fakes.simulated import (
     THROUGHPUT,
     WINDOWS_OF_A_BLOCK,
     WINDOWS_OF_A_ROUND_START,
+    Comparison,
     by_default,
     comparisons,
     outcome,
     with_history,
 )
 from tests.support.counting import chance, short_and_long
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.fakes.simulated import Comparison
 
 LOG: Final = logging.getLogger(__name__)
 
