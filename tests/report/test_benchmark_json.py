@@ -135,14 +135,6 @@ def test_what_is_not_sound_is_no_benchmark(judgements: tuple[Judgement, ...], se
     assert benchmark["fullname"] == f"{NODEID} load 2"
 
 
-def test_names_that_masking_makes_alike_are_told_apart() -> None:
-    """Two tests, or two loads, whose names differed in a secret alone do not become one."""
-    loads = [load_of(label="<X>"), load_of(label="<X>")], [load_of()], [load_of()]
-    result = run_of(*(one_test(*each, nodeid="t::a[<X>]") for each in loads))
-    names = [benchmark["fullname"] for benchmark in read(document(result))["benchmarks"]]
-    assert names == ["t::a[<X>] <X>", "t::a[<X>] <X> #2", "t::a[<X>]", "t::a[<X>] #2"]
-
-
 @given(NAMES)
 def test_no_name_breaks_the_file(nodeids: list[str]) -> None:
     """Each load is a benchmark of its own in ASCII, with one printable line as a name that Bencher takes."""

@@ -228,12 +228,6 @@ def test_totals_count_last_words_and_tests_without_any() -> None:
     assert totals_line(run_of()) == ""
 
 
-def changed(change: float | None, verdict: Verdict = Verdict.REGRESSED, metric: str = "throughput") -> Judgement:
-    """A judgement of this change; the tolerance of throughput is 5 %."""
-    made = judgement(verdict, metric)
-    return replace(made, change=change, interval=None, tolerance=METRICS[metric].default_tolerance)
-
-
 def order(*tests: TestResult) -> list[str]:
     """The tests in the order of their rows."""
     return list(dict.fromkeys(row.test.nodeid for row in run_of(*tests).rows))
@@ -251,18 +245,6 @@ def test_by_outcome_then_by_verdict() -> None:
         result_of("passed", judgement(), outcome="passed"),
     ]
     assert order(*in_order[::-1]) == [test.nodeid for test in in_order]
-
-
-def test_by_the_change_as_a_multiple_of_the_tolerance() -> None:
-    """10 % of a tolerance of 5 % is wider than 30 % of one of 20 %, in either direction; no change is last."""
-    rows = [
-        changed(None),
-        changed(0.30, metric="latency.p99"),
-        changed(-0.10),
-        changed(0.12, metric="latency.p50"),
-    ]
-    found = [row.judgement.change for row in run_of(result_of("t", *rows)).rows]
-    assert found == [0.12, -0.10, 0.30, None]
 
 
 def test_names() -> None:
