@@ -19,6 +19,7 @@ from pytest_gpuserve.verdict.reason import Reason
 from tests.fakes.nvml import gpus
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.fakes.scripted_starts import SCRIPT_NAME, STARTS_NAME, Script
+from tests.support import plain_git
 from tests.support.forked_pytest import ForkedPytest, Run
 
 REPOSITORY = Path(__file__).parents[2]
@@ -204,15 +205,11 @@ class Checkout:
 
     def git(self, *arguments: str) -> str:
         """Run git in the project; its output."""
-        who = ("-c", "user.name=A User", "-c", "user.email=user@example.org", "-c", "commit.gpgsign=false")
-        command = ["git", *who, "-C", str(self.project.path), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+        return plain_git.git(self.project.path, *arguments)
 
     def commit(self, message: str = "change") -> str:
         """Commit all files, and return the hash."""
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--message", message)
-        return self.git("rev-parse", "HEAD")
+        return plain_git.commit(self.project.path, message)
 
     def servers(self) -> list[str]:
         """Scripted starts and ends of servers, in order; the next run begins anew."""

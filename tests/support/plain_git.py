@@ -24,7 +24,8 @@ def only_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def git(root: Path, *arguments: str) -> str:
     """Run git with a name and an address; its output."""
-    command = ["git", "-c", "user.name=A", "-c", "user.email=a@example.invalid", "-C", str(root), *arguments]
+    who = ("-c", "user.name=A", "-c", "user.email=a@example.invalid", "-c", "commit.gpgsign=false")
+    command = ["git", *who, "-C", str(root), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
 
 
