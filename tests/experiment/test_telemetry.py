@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import cast
@@ -16,7 +15,7 @@ from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.loaded import LoadedServer
 from pytest_gpuserve.experiment.sampling import measure_start
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetryMonitor, TelemetrySource
+from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.load.source import EngineSource
@@ -79,13 +78,6 @@ class Alone:
         """The server."""
         process = None if remote else SimpleNamespace(pid=SERVER_PID)
         return scripted_instance(process=process, members=lambda: [MEMBER_PID], counters=self.counters)
-
-    @contextmanager
-    def start(self) -> Iterator[TelemetryMonitor]:
-        """A start of the server that is up."""
-        with self.telemetry_source.monitor() as monitor:
-            monitor.up(self.instance())
-            yield monitor
 
     def measure(
         self,
@@ -271,6 +263,16 @@ def test_values_that_a_gpu_does_not_have_are_said_and_the_run_goes_on(server: Al
     assert server.notes == ["telemetry unknown: clock-event reasons"]
 
 
+@pytest.mark.parametrize(("baseline_mhz", "invalid"), [(None, False), (1500.0, True)])
+def test_an_unknown_clock_makes_a_run_invalid_where_the_baseline_has_one(
+    server: Alone, baseline_mhz: float | None, *, invalid: bool
+) -> None:
+    """The rule on the clock needs it with such a baseline; without one it does not matter."""
+    server.eyes.gpu = lambda _: {"sm_clock_mhz": None}
+    _, problems = server.measure(baseline_mhz=baseline_mhz)
+    assert kinds(problems) == [ReasonKind.GPU_UNKNOWN] * invalid
+
+
 # -- around a start
 
 
@@ -279,7 +281,8 @@ def test_values_that_a_gpu_does_not_have_are_said_and_the_run_goes_on(server: Al
 )
 def test_memory_has_to_be_given_back(server: Alone, kept_mib: int, given_back_seconds: float, *, invalid: bool) -> None:
     """It must be free within some seconds of the server's end, except what a driver keeps."""
-    with server.start() as monitor:
+    with server.telemetry_source.monitor() as monitor:
+        monitor.up(server.instance())
         back = server.eyes.now_ns / NS + given_back_seconds
         server.eyes.gpu = lambda at: {"memory_bytes": (400 + (kept_mib if at < back else 0)) * MIB}
     assert kinds(monitor.problems()) == [ReasonKind.MEMORY_NOT_GIVEN_BACK] * invalid
