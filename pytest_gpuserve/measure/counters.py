@@ -16,7 +16,7 @@ class WentBackwards(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """A reading of a server's own counters. They only rise during its life, except ``pending``.
+    """A reading of a server's own counters, which only rise during its life.
 
     Args:
         items: Items that its batching stage has executed since the start; 0 if not counted.
@@ -26,7 +26,6 @@ class Counters:
         stages: Time since the start by stage, by the names of ``measure/window.py``, such as ``compute``. Stages that
             are not counted are left out.
         requests: Well answered requests of all clients; None if not counted.
-        pending: Requests in the server right now, as far as it counts them; None if not reported.
         parts: Counters of each of its models, or stages of its pipeline, by name; their own parts are empty.
         counts_batches: Whether it counts items and batches.
         tallies: Further counts, by the names of ``measure/window.py``, such as ``prompt_tokens``.
@@ -37,25 +36,22 @@ class Counters:
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
     stages: Mapping[str, StageTime] = field(default_factory=dict)
     requests: int | None = None
-    pending: int | None = None
     parts: Mapping[str, Counters] = field(default_factory=dict)
     counts_batches: bool = True
     tallies: Mapping[str, int] = field(default_factory=dict)
 
 
 def counted_between(before: Counters, after: Counters) -> Counters:
-    """Difference of two readings; ``pending`` is that of the later one.
-
-    Batch sizes, stages and parts without a change are left out.
+    """Difference of two readings; batch sizes, stages and parts without a change are left out.
 
     Raises:
         WentBackwards: A counter is smaller than before, or a part is gone; the text names it.
     """
-    return replace(_changed(_joined(before, after, _rise)), pending=after.pending)
+    return _changed(_joined(before, after, _rise))
 
 
 def added(readings: Iterable[Counters]) -> Counters | None:
-    """Sum of the counts of several stretches; None for none. ``pending`` has no sum."""
+    """Sum of the counts of several stretches; None for none."""
     found: Counters | None = None
     for reading in readings:
         found = reading if found is None else _joined(found, reading, lambda _, one, other: one + other)

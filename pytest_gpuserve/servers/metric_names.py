@@ -74,11 +74,6 @@ def _parsed(line: str) -> list[Sample]:
         ) from None
 
 
-def is_count(value: float) -> bool:
-    """Whether a value is possible for a count or a time."""
-    return math.isfinite(value) and value >= 0
-
-
 def check_counts(samples: Iterable[Sample]) -> None:
     """Check that these can be counts or times.
 
@@ -86,7 +81,7 @@ def check_counts(samples: Iterable[Sample]) -> None:
         ServerFailed: One is negative, infinite or not a number.
     """
     for sample in samples:
-        if not is_count(sample.value):
+        if not (math.isfinite(sample.value) and sample.value >= 0):
             raise ServerFailed(
                 f"the metric {sample.name} is not a count or a time",
                 found=_listed([f"{sample.name}{sample.labels or ''} {sample.value}"]),
@@ -111,7 +106,6 @@ class MetricNames:
         batches: Counter of executions.
         batch_size: Histogram of batch sizes.
         requests: Counter of requests that were answered well, without requests for health or metrics.
-        pending: Gauge of waiting requests.
         stages: Times by the names of ``measure/window.py`` (``queue``, ``compute`` ...): each a histogram or summary in
             seconds.
         tallies: Further counts by the names of ``measure/window.py`` (``prompt_tokens`` ...): each a counter, or
@@ -129,7 +123,6 @@ class MetricNames:
     batches: str = ""
     batch_size: str = ""
     requests: str = ""
-    pending: str = ""
     stages: Mapping[str, str] = field(default_factory=dict)
     tallies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -167,7 +160,7 @@ class MetricNames:
                 )
 
     def _check_texts(self) -> None:
-        single = (self.items, self.batches, self.batch_size, self.requests, self.pending, self.path, self.models)
+        single = (self.items, self.batches, self.batch_size, self.requests, self.path, self.models)
         pairs = [*self.stages.items(), *self.labels.items()]
         listed = [text for names in self.tallies.values() for text in names]
         for text in (*single, *(text for pair in pairs for text in pair), *listed):
@@ -201,7 +194,7 @@ class MetricNames:
         listed = [name for names in self.tallies.values() for name in names]
         named = {
             spelling
-            for name in (items, batches, self.requests, self.pending, *times, *listed)
+            for name in (items, batches, self.requests, *times, *listed)
             if name
             for spelling in _spellings(name)
         }
@@ -216,7 +209,6 @@ class MetricNames:
                 for stage, name in sorted(self.stages.items())
             },
             requests=ours.count(self.requests) if self.requests else None,
-            pending=ours.count(self.pending) if self.pending else None,
             counts_batches=bool(items),
             tallies={
                 tally: sum(map(ours.count, names))

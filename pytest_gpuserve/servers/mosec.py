@@ -13,7 +13,7 @@ from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SE
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.instance import check_sockets
-from pytest_gpuserve.servers.metric_names import bucket_counts, check_counts, is_count, read_samples, scrape
+from pytest_gpuserve.servers.metric_names import bucket_counts, check_counts, read_samples, scrape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ TOTAL = "total"
 """mosec's name for the stage that times whole requests."""
 
 WAITING = f"{NAMESPACE}_remaining_task"
-"""Gauge of tasks in progress."""
+"""Gauge of tasks in progress, which is not a count."""
 
 OURS = frozenset({"address", "port", "path", "namespace"})
 """mosec's own arguments that the fixture sets itself."""
@@ -128,8 +128,8 @@ def mosec_samples(page: str) -> list[Sample]:
     Raises:
         ServerFailed: A metric cannot be read, or is not a count.
     """
-    samples = read_samples(page, lambda name: name.startswith(f"{NAMESPACE}_"))
-    check_counts(sample for sample in samples if sample.name != WAITING)
+    samples = read_samples(page, lambda name: name.startswith(f"{NAMESPACE}_") and name != WAITING)
+    check_counts(samples)
     return samples
 
 
@@ -161,15 +161,7 @@ def counters_of(samples: list[Sample], stages: Sequence[Stage], stage: str | Non
     else:
         items = batches = times[COMPUTE].count if COMPUTE in times else 0
         by_size = {"1": batches} if batches else {}
-    pending = [sample.value for sample in samples if sample.name == WAITING]
-    return Counters(
-        items=items,
-        batches=batches,
-        batch_sizes=by_size,
-        stages=times,
-        requests=_requests(samples),
-        pending=round(pending[0]) if pending and is_count(pending[0]) else None,
-    )
+    return Counters(items=items, batches=batches, batch_sizes=by_size, stages=times, requests=_requests(samples))
 
 
 def _requests(samples: list[Sample]) -> int:

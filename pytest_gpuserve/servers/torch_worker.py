@@ -150,7 +150,6 @@ class TorchWorker(AppServer):
             batch_sizes={str(rows): sizes[rows] for rows in sorted(sizes)} | ({"+Inf": larger} if larger > 0 else {}),
             stages=stages,
             requests=answered,
-            pending=values["arrived"] - values["taken"],
         )
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:

@@ -234,8 +234,7 @@ def counters_of(answer: object, roles: Roles) -> Counters:
     """Read the counters of a server from its answer to ``GET /v2/models/stats``.
 
     A failed request does not count, and neither do its items. But a failed execution counts as a batch, as in Triton.
-    Versions of a model are added up. ``pending`` is left out: only the metrics page has it, which costs more than all
-    of this.
+    Versions of a model are added up.
 
     Args:
         answer: The parsed JSON.

@@ -139,7 +139,6 @@ EARLY = Counters(
     batch_sizes={"1": 1, "4": 3},
     stages={COMPUTE: StageTime(1.0, 4)},
     requests=9,
-    pending=7,
     parts={"model": Counters(items=10, batches=4)},
     tallies={"preemptions": 2},
 )
@@ -190,8 +189,6 @@ def test_what_was_not_told_at_one_end_is_not_known() -> None:
     """A number of requests that is missing in the first reading is unknown."""
     for before, after in ((None, 9), (9, None), (None, None)):
         assert counted_between(replace(EARLY, requests=before), replace(EARLY, requests=after)).requests is None
-    # How many wait goes up and down, and is no reset.
-    assert counted_between(EARLY, replace(EARLY, pending=2)).pending == 2
 
 
 def test_only_known_differences_of_settings_are_told() -> None:

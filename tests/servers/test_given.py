@@ -145,7 +145,7 @@ def test_names_of_metrics_are_checked() -> None:
         {"batch_size": "c"},
         {"path": "metrics"},
         {"labels": {"replica": 1}},
-        {"pending": 3},
+        {"requests": 3},
     ]
     for wrong in wrong_ones:
         with pytest.raises(UsageProblem):

@@ -62,8 +62,8 @@ itemss_total oops
 def test_counters_are_found_by_their_names() -> None:
     """Values are summed over labels that are not fixed, with or without a library's suffix."""
     of_a = {"model": "a"}
-    names = MetricNames(items="items_total", batches="runs", requests="runs_total", pending="waiting", labels=of_a)
-    assert names.read(PAGE) == Counters(items=40, batches=12, requests=12, pending=3)
+    names = MetricNames(items="items_total", batches="runs", requests="runs_total", labels=of_a)
+    assert names.read(PAGE) == Counters(items=40, batches=12, requests=12)
     # A histogram tells items, batches and sizes, each bucket without those below; times are a sum and a count too.
     names = MetricNames(batch_size="size", stages={COMPUTE: "took"}, labels=of_a)
     stages = {COMPUTE: StageTime(1.5, 12)}
@@ -110,7 +110,7 @@ def test_a_server_that_counts_no_executions_has_none() -> None:
     assert not counted_between(names.read(PAGE), names.read(PAGE)).counts_batches
 
 
-@pytest.mark.parametrize("given", [{}, {"items": "a"}, {"batches": "b", "requests": "c"}, {"pending": "d"}])
+@pytest.mark.parametrize("given", [{}, {"items": "a"}, {"batches": "b", "requests": "c"}])
 def test_names_that_tell_nothing_are_told(given: dict[str, Any]) -> None:
     """Items need batches, and at least one metric has to be counted."""
     with pytest.raises(UsageProblem, match="items= and batches="):

@@ -48,7 +48,7 @@ OTHER = (
     'mosec_service_throughput_total{code="200",endpoint="/a"} 60\n'
     'mosec_service_throughput_total{code="200",endpoint="/b"} 39\n'
     'mosec_service_throughput_total{code="422",endpoint="/b"} 7\n'
-    "mosec_service_remaining_task 3\n"
+    "mosec_service_remaining_task -3\n"
 )
 TWO_WORKERS = (
     HEAD
@@ -90,14 +90,14 @@ def counters(page: str, stage: str | None = None, sizes: dict[str, int] | None =
             TWO_WORKERS,
             None,
             {},
-            Counters(items=65, batches=12, batch_sizes={"1": 3, "8": 8, "inf": 1}, requests=99, pending=3),
+            Counters(items=65, batches=12, batch_sizes={"1": 3, "8": 8, "inf": 1}, requests=99),
             id="workers of a stage are added up",
         ),
         pytest.param(TWO_STAGES, None, BOTH, Counters(4, 2, {"8": 2}, requests=0), id="the last one that batches"),
         pytest.param(TWO_STAGES, "Inference_2", BOTH, Counters(32, 4, {"8": 4}, requests=0), id="the named one"),
         pytest.param("", None, {}, Counters(0, 0, requests=0), id="nothing yet"),
         pytest.param(HEAD, "Inference_1", {}, Counters(0, 0, requests=0), id="no batch yet"),
-        pytest.param(OTHER, "Inference_1", {}, Counters(0, 0, requests=99, pending=3), id="no batch of this stage yet"),
+        pytest.param(OTHER, "Inference_1", {}, Counters(0, 0, requests=99), id="no batch of this stage yet"),
     ],
 )
 def test_a_stage_is_counted(page: str, stage: str | None, sizes: dict[str, int], expected: Counters) -> None:

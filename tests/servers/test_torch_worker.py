@@ -27,13 +27,13 @@ from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.measure.conditions import memory_reasons
-from pytest_gpuserve.measure.counters import Counters, counted_between, differences
-from pytest_gpuserve.measure.window import COMPILING, QUEUE
+from pytest_gpuserve.measure.counters import counted_between, differences
+from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 from tests.fakes.children.toolkit import eventually
-from tests.servers.deployments import Starts
+from tests.servers.deployments import Starts, counted
 from tests.servers.processes import running as running_of
 
 if TYPE_CHECKING:
@@ -105,20 +105,6 @@ def load(worker: Instance, request: Request, users: int, seconds: float) -> int:
     return totals.requests
 
 
-def settled(worker: Instance) -> Counters:
-    """Counters of a worker after the requests that a load left under way."""
-    found: list[Counters] = []
-
-    def done() -> bool:
-        counters = worker.counters()
-        assert counters is not None
-        found.append(counters)
-        return not counters.pending and counters.requests == counters.stages[QUEUE].count
-
-    eventually(done, "the worker is at rest")
-    return found[-1]
-
-
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the workers' output goes."""
@@ -182,9 +168,7 @@ def test_how_it_started_and_is_set_up(doubling: Instance) -> None:
     assert differences(doubling.settings) == []
     used = [doubling.settings[name].used for name in ("compile", "precision", "max_batch_size")]
     assert used == ["False", "no parameters", "8"]
-    counted = doubling.counters()
-    assert counted is not None
-    assert COMPILING not in counted.stages
+    assert COMPILING not in counted(doubling).stages
     assert doubling.settings["torch"].used == torch.__version__
 
 
@@ -200,15 +184,15 @@ def test_each_gets_its_own_answer(doubling: Instance) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         assert max(pool.map(one, range(96))) > 3
-    before = settled(doubling)
+    before = counted(doubling)
     answer = ask(doubling, body(x=np.ones((20, 1), "f4")))
     assert answer["counts"][0][2] == 20
-    assert counted_between(before, settled(doubling)).batch_sizes == {"20": 1}
+    assert counted_between(before, counted(doubling)).batch_sizes == {"20": 1}
 
 
 def test_bad_requests_are_answered_and_it_goes_on(doubling: Instance) -> None:
     """Garbage, an unknown output and unknown inputs are error answers, counted as no good ones."""
-    before, one = settled(doubling), np.ones((1, 1), "f4")
+    before, one = counted(doubling), np.ones((1, 1), "f4")
     assert "not a request of KServe v2" in refusal(doubling, replace(ROW, body=b"\0garbage", headers={}))
     assert "the inputs announce 12 bytes, 11 follow" in refusal(doubling, replace(ROW, body=ROW.body[:-1]))
     assert answered(doubling, ROW, "/v2/models/other/infer")[0] == HTTPStatus.NOT_FOUND
@@ -218,9 +202,8 @@ def test_bad_requests_are_answered_and_it_goes_on(doubling: Instance) -> None:
     failed = refusal(doubling, body(x=one[0]), HTTPStatus.INTERNAL_SERVER_ERROR)
     assert failed.startswith("the model raised RuntimeError")
     assert list(ask(doubling, body(("doubled",), x=one))) == ["doubled"]
-    after = doubling.counters()
-    assert after is not None
-    assert (after.requests, after.pending) == ((before.requests or 0) + 1, 0)
+    after = counted(doubling)
+    assert after.requests == (before.requests or 0) + 1
     # That of the unknown output was executed, too.
     assert after.batches == before.batches + 2
 
@@ -242,12 +225,12 @@ def test_a_compiled_model_from_weights(weights: Weights, logs: Path) -> None:
         assert instance.cold_start_seconds is not None
         assert sum(parts.values()) < instance.cold_start_seconds
         weights.check(instance)
-        before = settled(instance)
+        before = counted(instance)
         assert before.stages[COMPILING].count == 1
         assert before.stages[COMPILING].seconds > 0.5 * parts["first request"]
         # Another batch is another shape.
         ask(instance, body(x=weights.images[:3]))
-        assert counted_between(before, settled(instance)).stages[COMPILING].count == 1
+        assert counted_between(before, counted(instance)).stages[COMPILING].count == 1
         assert instance.process is not None
         os.kill(instance.process.pid, signal.SIGTERM)
         assert "(exit code 0)" in (instance.death(grace_seconds=GUARD_SECONDS) or "")
@@ -263,7 +246,7 @@ def test_two_threads_execute_at_the_same_time(logs: Path) -> None:
         with ThreadPoolExecutor(4) as pool:
             counts = sorted(int(answer["output"][0][0]) for answer in pool.map(lambda _: ask(instance, ROW), range(8)))
         assert counts == list(range(2, 10))
-        assert settled(instance).batch_sizes == {"1": 9}
+        assert counted(instance).batch_sizes == {"1": 9}
         assert instance.process is not None
         tree = instance.process.tree()
         os.kill(instance.process.pid, signal.SIGKILL)
@@ -323,13 +306,13 @@ def test_on_a_gpu(weights: Weights, logs: Path, how: dict[str, Any]) -> None:
     with running(worker, weights.request, logs / "cuda.log") as instance:
         weights.check(instance, tolerance=1e-2)
         assert instance.settings["device"].used == "cuda:0"
-        before = settled(instance)
+        before = counted(instance)
         assert load(instance, body(x=weights.images[:1]), users=8, seconds=1.0) > 0
         if how.get("compile_mode"):
             # Batches of each size had their graphs before the worker was ready.
-            assert COMPILING not in counted_between(before, settled(instance)).stages
+            assert COMPILING not in counted_between(before, counted(instance)).stages
         weights.check(instance, tolerance=1e-2)
-        counters = settled(instance)
+        counters = counted(instance)
         assert sum(int(size) * count for size, count in counters.batch_sizes.items()) == counters.items
 
 

@@ -44,12 +44,11 @@ def numbers(batch: list[Waiting]) -> list[int]:
 )
 def test_every_request_is_in_one_batch_in_order(waiting: list[tuple[int, int]], max_rows: int) -> None:
     """Batches are of one kind, within the limit or a single request, as full as their order allows, oldest first."""
-    taken: list[int] = []
-    queue = RequestQueue(max_rows, 0, taken.append)
+    queue = RequestQueue(max_rows, 0)
     for number, (rows, width) in enumerate(waiting):
         queue.put(request(number, rows, width, arrived_ns=number))
-    batches = []
-    while sum(taken) < len(waiting):
+    batches: list[list[Waiting]] = []
+    while sum(map(len, batches)) < len(waiting):
         batches.append(queue.take())
     assert sorted(number for batch in batches for number in numbers(batch)) == list(range(len(waiting)))
     for batch in batches:
@@ -61,12 +60,11 @@ def test_every_request_is_in_one_batch_in_order(waiting: list[tuple[int, int]], 
         assert order == sorted(order)
         for batch, following in pairwise(ours):
             assert sum(each.asked.rows for each in [*batch, following[0]]) > max_rows
-    assert taken == [len(batch) for batch in batches]
 
 
 def test_a_full_batch_does_not_wait() -> None:
     """A full batch goes at once, past an older request that still waits; the rest is not full, and waits again."""
-    queue = RequestQueue(2, LONG_NS, lambda _: None)
+    queue = RequestQueue(2, LONG_NS)
     queue.put(request(0, 1, width=9))
     queue.put(request(1, 1))
     with ThreadPoolExecutor() as pool:
@@ -85,14 +83,14 @@ def test_a_full_batch_does_not_wait() -> None:
 
 def test_the_oldest_waits_so_long_and_no_longer() -> None:
     """A batch that is not full goes when its oldest request has waited enough since it arrived, not before."""
-    queue = RequestQueue(8, 50_000_000, lambda _: None)
+    queue = RequestQueue(8, 50_000_000)
     first = request(0, 1)
     queue.put(first)
     queue.put(request(1, 1))
     assert numbers(queue.take()) == [0, 1]
     assert time.perf_counter_ns() >= first.arrived_ns + 50_000_000
     # One that waited for the model has waited already.
-    slow = RequestQueue(8, LONG_NS, lambda _: None)
+    slow = RequestQueue(8, LONG_NS)
     slow.put(request(0, 1, arrived_ns=time.perf_counter_ns() - LONG_NS))
     assert numbers(slow.take()) == [0]
 

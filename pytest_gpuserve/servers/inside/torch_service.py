@@ -59,13 +59,11 @@ class RequestQueue:
     Args:
         max_rows: Most rows of a batch. A single request with more rows is a batch of its own, and is not split.
         max_wait_ns: Longest wait of a batch's oldest request for others, from its arrival.
-        on_taken: Called with the number of taken requests, while the queue is locked.
     """
 
-    def __init__(self, max_rows: int, max_wait_ns: int, on_taken: Callable[[int], object]) -> None:
+    def __init__(self, max_rows: int, max_wait_ns: int) -> None:
         self._max_rows = max_rows
         self._max_wait_ns = max_wait_ns
-        self._on_taken = on_taken
         self._changed = threading.Condition()
         self._groups: dict[Fit, deque[Waiting]] = {}
         self._rows: dict[Fit, int] = {}
@@ -112,7 +110,6 @@ class RequestQueue:
         if not group:
             del self._groups[fit], self._rows[fit]
         self._count -= len(batch)
-        self._on_taken(len(batch))
         return batch
 
 
@@ -204,7 +201,7 @@ class Service:
         self._tally = tally
         self._name = name
         self._executions = executions
-        self._queue = RequestQueue(max_batch_size, round(max_wait_seconds * 1e9), lambda count: tally.add(taken=count))
+        self._queue = RequestQueue(max_batch_size, round(max_wait_seconds * 1e9))
         self._on_first: Callable[[float], None] | None = on_first
         self._graphs = graphs
         self._lock = threading.Lock()
@@ -227,7 +224,6 @@ class Service:
         arrived_ns = time.perf_counter_ns()
         asked = read_request(body, json_bytes)
         waiting = Waiting(asked, arrived_ns)
-        self._tally.add(arrived=1)
         self._queue.put(waiting)
         answer = write_answer(self._name, chosen(waiting.outputs.result(), asked.outputs), asked.request_id)
         latency_ns = time.perf_counter_ns() - arrived_ns

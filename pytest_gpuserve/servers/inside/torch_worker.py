@@ -33,8 +33,6 @@ FACTS_FILE: Final = "torch-worker.json"
 """Files in the worker's folder: counters, and ``{"cold_start": {PART: SECONDS}, "settings": {NAME: TEXT}}``."""
 
 COUNTED: Final = (
-    "arrived",
-    "taken",
     "answered",
     "server_ns",
     "queue_ns",
@@ -48,8 +46,8 @@ COUNTED: Final = (
     "graphs",
     "breaks",
 )
-"""Fields of the tally: requests that entered the queue, left it, or were answered well; sums of the stages' times;
-executions, with their requests and rows; executions that compiled something; dynamo's compilations."""
+"""Fields of the tally: requests that were answered well; sums of the stages' times; executions, with their requests
+and rows; executions that compiled something; dynamo's compilations."""
 
 IMPORT: Final = "import torch"
 BUILD: Final = "build model"
