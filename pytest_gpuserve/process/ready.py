@@ -81,25 +81,22 @@ def redirected(location: str) -> str:
 
 @dataclass(frozen=True)
 class Patience:
-    """Time limit of a probe for one answer.
+    """Time limit of a probe for one answer: half of the time until the deadline.
 
-    It is half of the time until the deadline, or all of it. With half, a slow answer is waited for, and a request that
-    got lost during the server's start is sent again.
+    So a slow answer is waited for, and a request that got lost during the server's start is sent again.
 
     Args:
         deadline: End of the wait.
         alive: Whether the server exists; its end ends the wait.
-        whole: Whether one request gets all of the time, because a second one would only queue behind it.
     """
 
     deadline: Deadline
     alive: Callable[[], bool] = lambda: True
-    whole: bool = False
 
     def seconds(self) -> float:
         """Time limit of a request that is sent now."""
         left = self.deadline.remaining()
-        return max(left if self.whole else left / 2, min(left, _LEAST_ANSWER_SECONDS), _LAST_ANSWER_SECONDS)
+        return max(left / 2, min(left, _LEAST_ANSWER_SECONDS), _LAST_ANSWER_SECONDS)
 
     def await_bytes(self, link: socket.socket, seconds: float) -> None:
         """Wait for the begin of an answer.

@@ -89,13 +89,6 @@ class ServerKind(Protocol):
         """Path that answers 200 once the model may be tried; empty if the model is tried at once."""
 
     @property
-    def listens_when_loaded(self) -> bool:
-        """Whether it listens only once its model is loaded.
-
-        Then status 500 is its model's own error. Its first answer, which may compile the model, is asked for once.
-        """
-
-    @property
     def python(self) -> str:
         """Interpreter with its libraries; empty if it runs elsewhere."""
 
@@ -146,9 +139,7 @@ class ServerKind(Protocol):
 
 
 class TellsNothing:
-    """Base of kinds whose servers report no settings and no cold start, and may listen before their model is loaded."""
-
-    listens_when_loaded: bool = False
+    """Base of kinds whose servers report no settings and no cold start."""
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``."""

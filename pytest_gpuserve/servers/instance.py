@@ -304,9 +304,7 @@ def _probe(kind: ServerKind, site: Site, ask: Ask, process: Process, deadline: D
     probe = partial(http_probe, site.host, site.port, patience=patience, environment=process.command.env)
     if kind.health:
         probes.append(probe(Ask("GET", kind.health)))
-    loaded = kind.listens_when_loaded
-    readiness = Readiness(kind.name, ask, process, site.start_timeout_seconds, loaded=loaded)
-    probes.append(probe(ask, readiness.accept, patience=replace(patience, whole=loaded)))
+    probes.append(probe(ask, Readiness(kind.name, ask, process, site.start_timeout_seconds).accept))
     return all_of(*probes)
 
 
@@ -319,7 +317,6 @@ class Readiness:
         ask: The request.
         process: Its process; None if it was not started here.
         start_timeout_seconds: Limit of its start.
-        loaded: Whether its model is loaded: then it fails at the first answer with status 500.
         failing: Times of answers with status 500 in succession.
     """
 
@@ -327,7 +324,6 @@ class Readiness:
     ask: Ask
     process: Process | None
     start_timeout_seconds: float
-    loaded: bool = False
     failing: list[float] = field(default_factory=list)
 
     def accept(self, status: int, body: bytes, location: str) -> str | None:
@@ -342,18 +338,15 @@ class Readiness:
             self.failing.append(time.monotonic())
         else:
             self.failing.clear()
-        seconds = 0.0 if self.loaded else FAILING_SHARE * self.start_timeout_seconds
+        seconds = FAILING_SHARE * self.start_timeout_seconds
         # The log of a server that was not started here is not known either: it has all of the time.
         fails = self.process is not None and bool(self.failing) and self.failing[-1] - self.failing[0] >= seconds
         if status in _STILL_STARTING and not fails:
             return "the model does not answer yet"
         environment = os.environ if self.process is None else self.process.command.env
         said = excerpt(repr(body), {**environment, **secret_headers(self.ask.headers)})
-        lasting = f" for {format_seconds(seconds)}" if fails and seconds else ""
-        if fails and self.loaded:
-            problem = "its model fails at"
-            remedies = ["see the end of its log for the cause; and check names, types and shapes of the inputs"]
-        elif fails:
+        detail = f" for {format_seconds(seconds)}" if fails else redirected(location)
+        if fails:
             problem = "its model fails at"
             remedies = [
                 "see the end of its log for the cause; a server that is only starting answers 503",
@@ -366,7 +359,7 @@ class Readiness:
             remedies = ["check path, body and headers of the request in the test, and the routes of the app"]
         raise ServerFailed(
             f"the {self.name} server is up, but {problem} {self.ask.method} {self.ask.path}",
-            found=f"status {status}{lasting or redirected(location)}: {said}",
+            found=f"status {status}{detail}: {said}",
             remedies=remedies,
             log_tail="" if self.process is None else self.process.tail(),
         )

@@ -63,7 +63,6 @@ class TorchWorker(AppServer):
     seed: int = 0
     name: str = field(default="torch worker", init=False)
     health: str = field(default=READY_PATH, init=False)
-    listens_when_loaded: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "default_model", self.callable)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
 import threading
 import time
 
@@ -54,27 +51,6 @@ class Meeting(torch.nn.Module):
         if count > 1:
             self.barrier.wait(timeout=30)
         return torch.full((x.shape[0], 1), count)
-
-
-class Stuck(torch.nn.Module):
-    """An execution of two rows ends a process that it forked; then it is a call of C that no signal ends."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a single row."""
-        if x.shape[0] > 1:
-            reading, writing = os.pipe()
-            child = os.fork()
-            if not child:
-                os.write(writing, b"forked")
-                signal.pause()
-            os.read(reading, 6)
-            os.kill(child, signal.SIGTERM)
-            os.waitpid(child, 0)
-            print("stuck", flush=True)  # noqa: T201 -- into its log
-            mutex = ctypes.create_string_buffer(64)
-            for _ in range(2):
-                ctypes.CDLL(None).pthread_mutex_lock(mutex)
-        return x
 
 
 def on_a_lost_device() -> torch.nn.Module:

@@ -118,16 +118,6 @@ def test_a_model_that_only_fails_is_not_waited_for(make: Callable[..., Target], 
     assert "boom" in problem.found
 
 
-def test_a_loaded_model_is_asked_once(
-    make: Callable[..., Target], starts: Starts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A first answer that takes more than half of the time is waited for: a second request would queue behind it."""
-    starts.timeout_seconds, worked = 12.0, tmp_path / "worked"
-    monkeypatch.setattr(CommandServer, "listens_when_loaded", True)
-    with make("ms=6100", f"worked={worked}").started():
-        assert len(worked.read_text().splitlines()) == 1
-
-
 def test_a_redirect_is_told_with_its_place(make: Callable[..., Target]) -> None:
     """A load does not follow a redirect: the error says that the test has to name that path."""
     problem = failure(make("moved=/v2/infer/"))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
+from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers.inside.torch_model import Execution, chosen
 from pytest_gpuserve.servers.inside.torch_wire import (
     BadRequest,
@@ -246,7 +247,15 @@ class Service:
                 self._graphs.record(execution, requests[0])
             begin_ns = time.perf_counter_ns()
             outputs = execution(requests)
-        except Exception as problem:  # noqa: BLE001 -- whatever the model raises is an answer
+        except Exception as problem:
+            # Whatever the model raises is an answer, but before the first one the start has failed.
+            if self._on_first is not None and not isinstance(problem, BadRequest):
+                traceback.print_exc()
+                raise ServerFailed(
+                    "torch_worker: the model fails at its first request",
+                    found=f"{type(problem).__name__}: {problem}",
+                    remedies=["check names, types and shapes of the inputs"],
+                ) from problem
             self._fail(batch, problem)
             execution.check_device()
             return

@@ -9,9 +9,7 @@ import json
 import os
 import platform
 import resource
-import signal
 import sys
-import threading
 import time
 import traceback
 import warnings
@@ -95,43 +93,22 @@ class Options:
 
 
 def main() -> None:
-    """Serve until SIGTERM; a failed start, or the end of a device, writes its reason to stderr and exits with 1."""
+    """Serve until a signal; a failed start, or the end of a device, writes its reason to stderr and exits with 1."""
     options = Options(**json.loads(sys.argv[1]))
-    _end_on_termination()
     sys.setswitchinterval(SWITCH_SECONDS)
     parts: dict[str, float] = {}
+    failed = "the model did not start"
     try:
         with _timed(parts, IMPORT):
             torch = _import_torch()
         run = _start(torch, options, parts)
+        failed = "the worker ended under load"
+        run()
     except GpuserveError as problem:
         _give_up(str(problem))
-    except Exception as problem:  # noqa: BLE001 -- whatever the user's file raised
+    except BaseException as problem:  # noqa: BLE001 -- whatever the user's file or the device raised
         traceback.print_exc()
-        _give_up(f"torch_worker: the model did not start: {type(problem).__name__}: {problem}")
-    try:
-        run()
-    except BaseException as problem:  # noqa: BLE001 -- shown, and then the end
-        traceback.print_exc()
-        _give_up(f"torch_worker: the worker ended under load: {type(problem).__name__}: {problem}")
-
-
-def _end_on_termination() -> None:
-    """On SIGTERM, exit with 0 at once, even while the main thread is in a long call of C, such as a compiler's."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    # An orderly exit would wait for threads that are in the middle of a request.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    # A forked child has the same pipe, and its end is not the worker's.
-    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
-
-    def watch() -> None:
-        while signal.SIGTERM not in os.read(reading, 64):
-            pass
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
+        _give_up(f"torch_worker: {failed}: {type(problem).__name__}: {problem}")
 
 
 def _start(torch: Any, options: Options, parts: dict[str, float]) -> Callable[[], None]:  # noqa: ANN401 -- a module
