@@ -64,6 +64,10 @@ CAUSES: Final[Mapping[str, str]] = {
     r"Too many open files|EMFILE|ENFILE": (
         "the server reached its limit of open files; raise the limit (`ulimit -n`), or load it with fewer users"
     ),
+    r"can't start new thread|pthread_create": (
+        "the server reached its limit of processes and threads; raise the limit (`ulimit -u`; in a container"
+        " --pids-limit), or load it with fewer users"
+    ),
     r"get_config_from_handshake_server": (
         "an instance of pytriton waits only one second for another one, which is too short on a busy machine; run"
         " again, or bind one instance"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.servers.inside.torch_wire import ITEM_BYTES, BadRequest, InferenceRequest, Tensor
+from pytest_gpuserve.servers.inside.torch_http import ITEM_BYTES, BadRequest, InferenceRequest, Tensor
 
 torch = pytest.importorskip("torch")
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.servers.inside import torch_service
 from pytest_gpuserve.servers.inside.tally import MOST_SIZES, Tally, read_tally
+from pytest_gpuserve.servers.inside.torch_http import InferenceRequest, Tensor
 from pytest_gpuserve.servers.inside.torch_service import GraphShapes, RequestQueue, Waiting
-from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest, Tensor
 from pytest_gpuserve.servers.inside.torch_worker import COUNTED
 
 if TYPE_CHECKING:

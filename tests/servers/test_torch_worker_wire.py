@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import resource
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING
@@ -17,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.kserve import Inference, decode_answer, http_request
-from pytest_gpuserve.servers.inside.torch_http import HttpServer
-from pytest_gpuserve.servers.inside.torch_wire import (
+from pytest_gpuserve.servers.inside.torch_http import (
     HEADER_LENGTH,
     ITEM_BYTES,
     BadRequest,
+    HttpServer,
     ModelFailed,
     Tensor,
     read_request,
@@ -67,9 +69,9 @@ def test_a_request_is_read_as_it_was_written(inputs: list[Tensor], request_id: s
 @given(tensors(), st.text(max_size=5))
 def test_an_answer_is_read_as_it_was_written(outputs: list[Tensor], request_id: str) -> None:
     """The client's end reads each output with its name, type, shape and elements; the JSON has the told length."""
-    told, body = write_answer("m", outputs, request_id)
-    assert json.loads(body[:told])["model_name"] == "m"
-    answer = decode_answer(body)
+    told, *data = write_answer("m", outputs, request_id)
+    assert json.loads(told)["model_name"] == "m"
+    answer = decode_answer(b"".join([told, *data]))
     assert list(answer) == [output.name for output in outputs]
     for output in outputs:
         array = answer[output.name]
@@ -137,23 +139,32 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
 # -- HTTP
 
 
-def answer_of(body: bytes, json_bytes: int) -> tuple[int, bytes]:
+def answer_of(body: bytes, json_bytes: int) -> list[bytes]:
     """Answer with what was sent; refuse what begins with an X, and fail at a Y or a Z."""
     problem = {b"X": BadRequest("no"), b"Y": ModelFailed("broken"), b"Z": KeyError(1)}.get(body[:1])
     if problem is not None:
         raise problem
-    return json_bytes, body
+    return [body[:json_bytes], body[json_bytes:]]
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
     """Port of a server of the model ``m``."""
-    with HttpServer(("127.0.0.1", 0), "m", answer_of) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield int(server.server_address[1])
-        server.shutdown()
-        thread.join()
+    server = HttpServer(("127.0.0.1", 0), "m", answer_of)
+    with server.listener, ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(server.serve_forever)
+        yield int(server.listener.getsockname()[1])
+        server.listener.shutdown(socket.SHUT_RDWR)
+        assert isinstance(serving.exception(20), OSError)
+
+
+def exchanged(port: int, sent: bytes) -> bytes:
+    """The answers to the bytes of a client that then ends its side."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        with connection.makefile("rb") as answers:
+            return answers.read()
 
 
 def test_a_connection_is_answered_request_by_request(port: int) -> None:
@@ -175,26 +186,65 @@ def test_a_connection_is_answered_request_by_request(port: int) -> None:
             answer = connection.getresponse()
             assert answer.status == status
             assert answer.read() == body or body is None
-            assert (answer.headers[HEADER_LENGTH] == "1") == (status == 200 and method == "POST")
+            assert (answer.headers[HEADER_LENGTH] == "1") == (status == 200 and method == "POST" and sent != b"")
+
+
+GET = b"GET /v2/health/ready HTTP/1.1\r\n"
+POST = b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 3\r\n"
 
 
 def test_the_body_of_a_get_is_not_a_request(port: int) -> None:
-    """A GET with a body is answered once, and its connection ends."""
-    get = b"GET /v2/health/ready HTTP/1.1\r\n"
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        connection.sendall(get + b"Content-Length: %d\r\n\r\n" % (len(get) + 2) + get + b"\r\n")
-        with connection.makefile("rb") as answers:
-            assert answers.read().count(b"HTTP/1.1 200 OK") == 1
+    """A GET with a body is answered once."""
+    answers = exchanged(port, GET + b"Content-Length: %d\r\n\r\n" % (len(GET) + 2) + GET + b"\r\n")
+    assert answers.count(b"HTTP/1.1 200 OK") == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "answers"),
+    [
+        (b"\r\n" + GET + b"\r\n" + GET + b"\r\n", [b"200", b"200"]),
+        (GET + b"connection: Close\r\n\r\n" + GET + b"\r\n", [b"200"]),
+        (GET.replace(b"1.1", b"1.0") + b"\r\n" + GET + b"\r\n", [b"200"]),
+        (POST + b"Expect: 100-continue\r\n\r\nfox", [b"100", b"200"]),
+        (POST + b"\r\nfo", []),
+        (POST, []),
+        (POST.replace(b"3", b"-3") + b"\r\nfox", [b"400"]),
+        (b"POST / HTTP/1.1\r\n\r\n", [b"400"]),
+        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", [b"400"]),
+        (b"GET /\r\n\r\n", [b"400"]),
+        (GET + b"no header\r\n\r\n", [b"400"]),
+        (GET + b"".join(b"a%d: b\r\n" % number for number in range(101)) + b"\r\n", [b"400"]),
+        (b"\x16\x03\x01\x02\x00\x01", [b"400"]),
+    ],
+)
+def test_how_clients_of_http_may_speak(port: int, sent: bytes, answers: list[bytes]) -> None:
+    """Connections are kept or closed as their clients say; a request whose end is unknown is the last one."""
+    found = exchanged(port, sent)
+    assert re.findall(rb"HTTP/1.1 (\d+)", found) == answers
 
 
 def test_too_many_open_files_end_it() -> None:
     """Without a descriptor for a client, which would wait for ever, the error ends the worker."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with HttpServer(("127.0.0.1", 0), "m", answer_of) as server, socket.socket() as late:
-        late.connect(server.server_address)
+    server = HttpServer(("127.0.0.1", 0), "m", answer_of)
+    with server.listener, socket.socket() as late:
+        late.connect(server.listener.getsockname())
         resource.setrlimit(resource.RLIMIT_NOFILE, (late.fileno() + 1, hard))
         try:
-            with pytest.raises(RuntimeError, match="Too many open files"):
-                server.handle_request()
+            with pytest.raises(OSError, match="Too many open files"):
+                server.serve_forever()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_limit_of_threads_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a thread for a client, which would wait for ever, the error ends the worker."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    server = HttpServer(("127.0.0.1", 0), "m", answer_of)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    client = socket.create_connection(server.listener.getsockname())
+    with server.listener, client, pytest.raises(RuntimeError, match="can't start new thread"):
+        server.serve_forever()

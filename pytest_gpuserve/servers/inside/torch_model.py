@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import torch
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.servers.inside.torch_wire import BadRequest, Tensor
+from pytest_gpuserve.servers.inside.torch_http import BadRequest, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest
+    from pytest_gpuserve.servers.inside.torch_http import InferenceRequest
 
 
 def load_callable(file: Path, name: str) -> Callable[..., Any]:

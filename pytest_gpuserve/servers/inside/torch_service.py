@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import torch
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.servers.inside.torch_model import Execution, chosen
-from pytest_gpuserve.servers.inside.torch_wire import (
+from pytest_gpuserve.servers.inside.torch_http import (
     BadRequest,
+    Bytes,
     InferenceRequest,
     ModelFailed,
     Tensor,
     read_request,
     write_answer,
 )
+from pytest_gpuserve.servers.inside.torch_model import Execution, chosen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -215,7 +216,7 @@ class Service:
             vital(self._execute_all, execution)
         self._execute_all(self._executions[0])
 
-    def infer(self, body: bytes, json_bytes: int) -> tuple[int, bytes]:
+    def infer(self, body: bytes, json_bytes: int) -> list[Bytes]:
         """Answer a request, as `read_request` and `write_answer` describe them; any thread may call.
 
         Raises:
