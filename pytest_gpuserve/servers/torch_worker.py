@@ -153,9 +153,7 @@ class TorchWorker(AppServer):
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; ``compile`` comes from dynamo's counters, and is unknown before the first execution."""
-        used = _facts(site).settings
         values, _ = read_tally(site.folder / TALLY_FILE, COUNTED)
-        asked = self._requested()
         settings = {
             "compile": ServerSetting(str(values["frames"] > 0) if values["executions"] else None, str(self.compile))
         }
@@ -163,7 +161,9 @@ class TorchWorker(AppServer):
             settings["compiled frames"] = ServerSetting(str(values["frames"]))
             settings["compiled graphs"] = ServerSetting(str(values["graphs"]))
             settings["graph breaks"] = ServerSetting(str(values["breaks"]))
-        return {**settings, **{name: ServerSetting(text, asked.get(name)) for name, text in used.items() if text}}
+        # The worker uses its options as they are.
+        settings |= {name: ServerSetting(text, text) for name, text in self._requested().items() if text}
+        return {**settings, **{name: ServerSetting(text) for name, text in _facts(site).settings.items()}}
 
     def read_cold_start(self, site: Site) -> Mapping[str, float]:
         """See ``ServerKind``: import of torch, build, load, call of ``torch.compile``, first request."""
@@ -196,7 +196,7 @@ class TorchWorker(AppServer):
         return replace(self, app=self.app.relocated(relocation), weights=weights)
 
     def _requested(self) -> dict[str, str]:
-        """Requested settings as text, by the names that the worker reports."""
+        """Requested settings as text, by their names."""
         asked = {
             "device": self.device,
             "workers": str(self.workers),

@@ -16,7 +16,6 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Site
-from pytest_gpuserve.servers.inside.facts import write_facts
 from pytest_gpuserve.servers.inside.litserve_worker import (
     ANSWERS,
     EXECUTIONS,
@@ -26,7 +25,7 @@ from pytest_gpuserve.servers.inside.litserve_worker import (
     count_predictions,
     open_tally,
 )
-from pytest_gpuserve.servers.inside.tally import Tally, read_tally
+from pytest_gpuserve.servers.inside.tally import Tally, read_tally, write_facts
 from pytest_gpuserve.servers.litserve import LitServe
 
 if TYPE_CHECKING:

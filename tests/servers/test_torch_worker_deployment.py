@@ -127,7 +127,7 @@ def test_whether_it_is_compiled_is_counted_not_believed(
     app: App, site: Site, frames: int, executions: int, told: list[str], *, asked: bool
 ) -> None:
     """Dynamo's count stands beside the requested setting, and a difference shows; before an execution it is open."""
-    (site.folder / FACTS_FILE).write_text('{"cold_start": {"import torch": 1.5}, "settings": {"device": "cpu"}}')
+    (site.folder / FACTS_FILE).write_text('{"cold_start": {"import torch": 1.5}, "settings": {"torch": "2.9"}}')
     tally = Tally(site.folder / TALLY_FILE, MOST_SIZES, COUNTED)
     for _ in range(executions):
         tally.add(1, executions=1, items=1, frames=frames)
@@ -135,7 +135,7 @@ def test_whether_it_is_compiled_is_counted_not_believed(
     found = kind.read_settings(site)
     assert differences(found) == told
     assert (found["compile"].used is None) == (not executions)
-    assert found["device"] == ServerSetting("cpu", "cpu")
+    assert (found["device"], found["torch"]) == (ServerSetting("cpu", "cpu"), ServerSetting("2.9"))
     assert kind.read_cold_start(site) == {"import torch": 1.5}
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gpuserve.servers.inside.as_main import run_as_main
-from pytest_gpuserve.servers.inside.facts import write_facts
 from pytest_gpuserve.servers.inside.litserve_worker import FACTS, AnswerCounter, WorkerCallback, is_counted
+from pytest_gpuserve.servers.inside.tally import write_facts
 
 MODULE: Final = "pytest_gpuserve.servers.inside.litserve_app"
 

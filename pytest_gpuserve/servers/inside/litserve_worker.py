@@ -14,8 +14,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.servers.inside.facts import write_facts
-from pytest_gpuserve.servers.inside.tally import SUFFIX, Tally
+from pytest_gpuserve.servers.inside.tally import SUFFIX, Tally, write_facts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping

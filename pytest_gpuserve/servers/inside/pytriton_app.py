@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gpuserve.servers.inside.as_main import run_as_main
-from pytest_gpuserve.servers.inside.facts import write_facts
+from pytest_gpuserve.servers.inside.tally import write_facts
 
 FACTS: Final = "server.json"
 """File with the server's setup; it holds the token, so only its owner may read it."""

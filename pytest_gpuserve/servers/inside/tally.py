@@ -1,4 +1,6 @@
-"""Counters in a file that is mapped into memory: one process writes it, another one reads it at any time.
+"""Files by which a server's process with our code tells its counters and facts to the tests' process.
+
+Counters are in a file that is mapped into memory: one process writes it, another one reads it at any time.
 
 A tally is a row of unsigned 64-bit numbers in the machine's byte order: `MAGIC`, a sequence number, its fields, and
 executions by size, from 1 on. The sequence number is odd during a change (a seqlock). So a reader sees all of a change
@@ -9,6 +11,7 @@ Source: H.-J. Boehm, "Can seqlocks get along with programming language memory mo
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import struct
@@ -129,3 +132,12 @@ def _read(path: Path, fields: Sequence[str]) -> Counted:
         raise ValueError(f"{path.name} does not begin as a tally")
     values = dict(zip(fields, words[_FIELDS:first], strict=True))
     return Counted(values, {size: count for size, count in enumerate(words[first:], start=1) if count})
+
+
+def write_facts(path: Path, value: object) -> None:
+    """Write a JSON file atomically, readable only for its owner, because it may hold a token."""
+    hidden = path.with_name(f"{path.name}.new")
+    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - of a descriptor
+        json.dump(value, file)
+    hidden.replace(path)

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
-from pytest_gpuserve.servers.inside.facts import write_facts
-from pytest_gpuserve.servers.inside.tally import MOST_SIZES, Tally
+from pytest_gpuserve.servers.inside.tally import MOST_SIZES, Tally, write_facts
 from pytest_gpuserve.servers.inside.torch_http import HttpServer
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def _start(torch: Any, options: Options, parts: dict[str, float]) -> Callable[[]
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     names = parameter_names(model)
-    settings = {**_facts(torch, options), **parameter_facts(model)}
+    settings = {**_facts(torch), **parameter_facts(model)}
     if options.compile_backend:
         with _timed(parts, COMPILE_CALL):
             # Not module.compile(), which does not compile torch's own containers, such as Sequential.
@@ -197,15 +196,9 @@ def _device(torch: Any, name: str) -> Any:  # noqa: ANN401 -- torch's
     return device
 
 
-def _facts(torch: Any, options: Options) -> dict[str, str]:  # noqa: ANN401 -- a module
-    """Settings of this process, as text."""
+def _facts(torch: Any) -> dict[str, str]:  # noqa: ANN401 -- a module
+    """Settings of this process that its options do not tell, as text."""
     return {
-        "compile_backend": options.compile_backend,
-        "compile_mode": options.compile_mode,
-        "device": options.device,
-        "workers": str(options.workers),
-        "max_batch_size": str(options.max_batch_size),
-        "max_wait_ms": f"{options.max_wait_ms:g}",
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "threads": str(torch.get_num_threads()),
