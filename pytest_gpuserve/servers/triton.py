@@ -30,7 +30,6 @@ from pytest_gpuserve.servers.triton_api import (
 from pytest_gpuserve.servers.triton_config import (
     Repository,
     fingerprints,
-    requested_settings,
     used_settings,
 )
 from pytest_gpuserve.servers.triton_install import find_triton
@@ -151,7 +150,7 @@ class Triton(TellsNothing):
         return counters_of(query_triton(site, STATISTICS), self._roles(site))
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
-        """See ``ServerKind``; the requested values are those of each model's ``config.pbtxt``.
+        """See ``ServerKind``.
 
         Raises:
             ServerFailed: It did not answer, its answer is invalid, or the counted model is ambiguous.
@@ -162,8 +161,7 @@ class Triton(TellsNothing):
             raise ServerFailed(problem.summary, found=problem.found, remedies=problem.remedies) from None
         settings = {"triton": read_version(site)}
         for name, config in read_configs(site).items():
-            used, asked = used_settings(config), requested_settings(self._repository.config(name))
-            settings.update({f"{name}.{key}": ServerSetting(value, asked.get(key)) for key, value in used.items()})
+            settings.update({f"{name}.{key}": ServerSetting(value) for key, value in used_settings(config).items()})
         return settings
 
     def workload(self) -> Mapping[str, str]:

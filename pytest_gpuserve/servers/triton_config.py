@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -56,10 +55,6 @@ def parse_config(text: str, origin: str) -> ModelConfig:
                 "a value that only a newer Triton knows: pip install --upgrade 'tritonclient[grpc]'",
             ],
         ) from None
-
-
-_VERSION: Final = re.compile(r"\s*([+-]?[0-9]+)")
-"""First characters of a folder that Triton takes for a version."""
 
 
 @dataclass(frozen=True)
@@ -113,46 +108,22 @@ class Repository:
         ensembles = [name for name in names if self.config(name).HasField("ensemble_scheduling")]
         return next((found[0] for found in (names, ensembles) if len(found) == 1), "")
 
-    def versions(self, model: str) -> list[int]:
-        """Versions of a model that Triton loads, by its version policy: by default the latest one.
-
-        Triton (``VersionsToLoad`` of its core) ignores folders whose names do not begin with a digit, or begin with a
-        zero. An empty folder is a version too.
-        """
-        there = set()
-        for entry in (self.folder / model).iterdir():
-            number = _VERSION.match(entry.name)
-            if number and entry.is_dir() and not (entry.name.startswith("0") and entry.name != "0"):
-                there.add(int(number[1]))
-        policy = self.config(model).version_policy
-        if policy.HasField("specific"):
-            return sorted(there.intersection(policy.specific.versions))
-        if policy.HasField("all"):
-            return sorted(there)
-        latest = policy.latest.num_versions if policy.HasField("latest") else 1
-        return sorted(there)[::-1][:latest]
-
     def check_files(self, models: Iterable[str]) -> None:
-        """Check that Python models have their file: without it Triton's start does not fail, but hangs.
+        """Check that Python models have code: without it Triton's start does not fail, but hangs.
+
+        Which versions of a model it loads is Triton's own matter.
 
         Raises:
-            ServerFailed: A file is missing.
+            ServerFailed: A model has no code in any version.
         """
         for model in models:
-            config = self.config(model)
-            if config.backend != "python" or config.default_model_filename:
-                continue
-            versions = self.versions(model)
-            files = [self.folder / model / str(version) / "model.py" for version in versions]
-            missing = [file for file in files if not file.is_file()]
-            if missing or not versions:
+            config, folder = self.config(model), self.folder / model
+            needs_code = config.backend == "python" and not config.default_model_filename
+            if needs_code and not any(folder.glob("*/model.py")):
                 raise ServerFailed(
-                    f"triton_server: a file of model {model} is missing",
-                    found=f"there is no {missing[0]}"
-                    if missing
-                    else f"{self.folder / model} has no version that its version policy loads",
-                    looked=[str(self.config_file(model))],
-                    remedies=["a Python model's code is in MODEL/1/model.py, and in each version that is loaded"],
+                    f"triton_server: the Python model {model} has no code",
+                    looked=[f"{folder}/*/model.py"],
+                    remedies=[f"put it into {folder}/1/model.py"],
                 )
 
 
@@ -177,29 +148,6 @@ def _fingerprint(file: Path) -> str:
 
 
 NOT_BATCHED: Final = "no dynamic batching"
-
-
-def requested_settings(config: ModelConfig) -> dict[str, str]:
-    """Settings of a ``config.pbtxt``, by the names of `used_settings`; those that it leaves to Triton are left out."""
-    asked = {"max_batch_size": str(config.max_batch_size)} if config.max_batch_size else {}
-    if config.HasField("ensemble_scheduling"):
-        return asked
-    if config.HasField("dynamic_batching"):
-        batching = config.dynamic_batching
-        if batching.preferred_batch_size:
-            asked["preferred_batch_size"] = _sizes_text(batching.preferred_batch_size)
-        asked["max_queue_delay_us"] = str(batching.max_queue_delay_microseconds)
-    groups = [(group.count, _kind_name(group), group.gpus) for group in config.instance_group]
-    if groups and all(count and kind != "AUTO" and (kind != "GPU" or gpus) for count, kind, gpus in groups):
-        asked["instances"] = ", ".join(_group_text(*group) for group in groups)
-    return asked
-
-
-def _kind_name(group: Any) -> str:  # noqa: ANN401 -- a message of protobuf
-    try:
-        return str(group.Kind.Name(group.kind)).removeprefix("KIND_")
-    except ValueError:
-        return str(group.kind)
 
 
 class _Batching(msgspec.Struct):
@@ -259,18 +207,11 @@ def used_settings(config: ServedConfig) -> dict[str, str]:
     if batching is None:
         used["preferred_batch_size"] = used["max_queue_delay_us"] = NOT_BATCHED
     else:
-        used["preferred_batch_size"] = _sizes_text(batching.preferred_batch_size)
+        used["preferred_batch_size"] = " ".join(map(str, batching.preferred_batch_size)) or "any"
         used["max_queue_delay_us"] = str(batching.max_queue_delay_microseconds)
-    groups = [_group_text(each.count, each.kind.removeprefix("KIND_"), each.gpus) for each in config.instance_group]
-    used["instances"] = ", ".join(groups)
+    # Such as ``2 x CPU, 1 x GPU 0 1``.
+    used["instances"] = ", ".join(
+        " ".join([f"{group.count} x {group.kind.removeprefix('KIND_')}", *map(str, group.gpus)])
+        for group in config.instance_group
+    )
     return used
-
-
-def _sizes_text(sizes: Iterable[int]) -> str:
-    """``4 8``; ``any`` if none is preferred."""
-    return " ".join(map(str, sizes)) or "any"
-
-
-def _group_text(count: int, kind: str, gpus: Iterable[int]) -> str:
-    """``2 x CPU``, ``1 x GPU 0 1``."""
-    return " ".join([f"{count} x {kind}", *map(str, gpus)])

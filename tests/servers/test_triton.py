@@ -98,21 +98,18 @@ def test_what_is_not_there_is_told(repository: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "files", "told"),
+    ("text", "files", "starts"),
     [
-        ('backend: "python"', ["1/x.py"], "a/1/model.py"),
-        ('name: "a"\n  backend : "python"\n', ["1/x.py"], "a/1/model.py"),
-        ("backend: 'python'", ["1/x.py"], "a/1/model.py"),
-        ('backend: "python"', ["1/model.py", "2/other.py"], "a/2/model.py"),
-        ('backend: "python"', ["1/w.bin", "2/model.py"], None),
-        ('backend: "python"', ["1/model.py"], None),
-        ('backend: "python"\ndefault_model_filename: "x.py"', ["1/x.py"], None),
-        ('backend: "onnxruntime"', [], None),
-        ("", [], None),
+        ('backend: "python"', ["1/x.py"], False),
+        ("name: 'a'\n  backend : 'python'\n", ["1/x.py"], False),
+        ('backend: "python"', ["1/w.bin", "2/model.py"], True),
+        ('backend: "python"\ndefault_model_filename: "x.py"', ["1/x.py"], True),
+        ('backend: "onnxruntime"', [], True),
+        ("", [], True),
     ],
 )
-def test_missing_files(tmp_path: Path, installed: TritonInstall, text: str, files: list[str], told: str | None) -> None:
-    """A Python model without its file is told before the start; what other backends need is theirs."""
+def test_missing_files(tmp_path: Path, installed: TritonInstall, text: str, files: list[str], *, starts: bool) -> None:
+    """A Python model without code is told before the start; what other backends need is theirs."""
     models = tmp_path / "models"
     (models / "a").mkdir(parents=True)
     (models / "a" / "config.pbtxt").write_text(text)
@@ -120,7 +117,7 @@ def test_missing_files(tmp_path: Path, installed: TritonInstall, text: str, file
         (models / "a" / name).parent.mkdir(exist_ok=True)
         (models / "a" / name).touch()
     kind, site = Triton(models, "models"), Site(tmp_path / "site", PORTS)
-    with nullcontext() if told is None else pytest.raises(ServerFailed, match=rf"no {models}/{told}[\s\S]*MODEL/1/"):
+    with nullcontext() if starts else pytest.raises(ServerFailed, match=rf"a has no code[\s\S]*{models}/a/1/model.py"):
         kind.launch(site)
 
 

@@ -20,7 +20,6 @@ from pytest_gpuserve.servers.triton_config import (
     Repository,
     ServedConfig,
     parse_config,
-    requested_settings,
     served_config,
     used_settings,
 )
@@ -237,11 +236,6 @@ def used(text: str) -> dict[str, str]:
     return used_settings(served_config(answer))
 
 
-def asked(text: str) -> dict[str, str]:
-    """Settings that this configuration requests."""
-    return requested_settings(parse_config(text, ORIGIN))
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -263,7 +257,7 @@ def test_fields_of_a_newer_triton_are_passed_over() -> None:
 
 
 def test_a_configuration_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    """Only a missing configuration is empty; a step without a model and an unknown kind are allowed."""
+    """Only a missing configuration is empty; a step without a model is allowed."""
     repository = Repository(tmp_path)
     assert not repository.config("m").backend
     (tmp_path / "m").mkdir()
@@ -272,7 +266,6 @@ def test_a_configuration_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         repository.config("m")
     (tmp_path / "m" / "config.pbtxt").write_text("ensemble_scheduling { step { } }")
     assert repository.models(["m"]) == ["m"]
-    assert requested_settings(parse_config("instance_group { count: 1 kind: 17 }", "it"))["instances"]
 
 
 def test_a_missing_tritonclient_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,32 +276,22 @@ def test_a_missing_tritonclient_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "settings"),
     [
-        "",
-        f"{BATCHED} instance_group [ {{ count: 3, kind: KIND_CPU }} ]",
-        "max_batch_size: 8 dynamic_batching {}",
-        "max_batch_size: 2 instance_group [ { kind: KIND_GPU count: 1 gpus: [0, 2] }, { kind: KIND_MODEL count: 1 } ]",
-        'max_batch_size: 2 ensemble_scheduling { step { model_name: "a" } }',
+        ("", ["0", "no dynamic batching", "no dynamic batching", ""]),
+        (f"{BATCHED} instance_group [ {{ count: 3, kind: KIND_CPU }} ]", ["8", "4 8", "3000", "3 x CPU"]),
+        (
+            "max_batch_size: 2 dynamic_batching {} instance_group [ { kind: KIND_GPU count: 1 gpus: [0, 2] },"
+            " { kind: KIND_MODEL count: 1 } ]",
+            ["2", "any", "0", "1 x GPU 0 2, 1 x MODEL"],
+        ),
+        ('max_batch_size: 2 ensemble_scheduling { step { model_name: "a" } }', ["2"]),
     ],
 )
-def test_asked_and_used_are_the_same_words(text: str) -> None:
-    """Requested settings equal those that a server with just this file reports."""
-    assert asked(text).items() <= used(text).items()
-
-
-def test_what_is_left_to_triton_is_not_asked_for() -> None:
-    """A setting that the file leaves out is not requested, nor instances and GPUs that Triton chooses."""
-    assert asked("") == {}
-    assert asked("max_batch_size: 8 dynamic_batching {}") == {"max_batch_size": "8", "max_queue_delay_us": "0"}
-    for group in ("count: 2", "kind: KIND_CPU", "kind: KIND_GPU count: 1"):
-        assert "instances" not in asked(f"instance_group {{ {group} }}")
-    assert asked(f"{BATCHED} instance_group {{ kind: KIND_CPU count: 2 }}") == {
-        "max_batch_size": "8",
-        "preferred_batch_size": "4 8",
-        "max_queue_delay_us": "3000",
-        "instances": "2 x CPU",
-    }
+def test_settings_of_a_running_model(text: str, settings: list[str]) -> None:
+    """Limits, preferred sizes, delay and instances are told as text; an ensemble has only its limit."""
+    names = ["max_batch_size", "preferred_batch_size", "max_queue_delay_us", "instances"]
+    assert used(text) == dict(zip(names, settings, strict=False))
 
 
 def test_a_configuration_that_makes_no_sense_is_an_error() -> None:
@@ -324,35 +307,6 @@ def test_a_configuration_that_makes_no_sense_is_an_error() -> None:
     ):
         with pytest.raises(ValueError, match=r"Expected|missing"):
             served_config(config)
-
-
-@pytest.mark.parametrize(
-    ("policy", "folders", "versions"),
-    [
-        ("", "1 2", [2]),
-        ("", "9 10", [10]),
-        ("all {}", "1 2", [1, 2]),
-        ("latest { num_versions: 2 }", "1 2 3", [3, 2]),
-        ("latest {}", "1", []),
-        ("specific { versions: [1, 7] }", "1 2", [1]),
-        ("", "01", []),
-        ("", "007 1", [1]),
-        ("", "0", [0]),
-        ("all {}", "configs warmup notes .git 1", [1]),
-        ("all {}", "1_old 2", [1, 2]),
-        ("", "-3 1", [1]),
-        ("", "\u0663 1", [1]),
-        ("", "", []),
-    ],
-)
-def test_versions_are_those_that_triton_loads(tmp_path: Path, policy: str, folders: str, versions: list[int]) -> None:
-    """Versions follow from the policy and the names of folders, empty ones too; a file is not a version."""
-    (tmp_path / "m").mkdir()
-    (tmp_path / "m" / "11").touch()
-    (tmp_path / "m" / "config.pbtxt").write_text(f"version_policy {{ {policy} }}" if policy else "")
-    for name in folders.split():
-        (tmp_path / "m" / name).mkdir()
-    assert Repository(tmp_path).versions("m") == versions
 
 
 def test_a_named_configuration_goes_before_the_common_one(tmp_path: Path) -> None:

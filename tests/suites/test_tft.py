@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector
 from pytest_gpuserve.measure.breakdown import Breakdown
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import Window
-from pytest_gpuserve.servers.triton_config import Repository, requested_settings
+from pytest_gpuserve.servers.triton_config import Repository
 from suites.published import records_of
 from suites.tft import published_rules as rules
 from suites.tft.accuracy import check_risks, q_risk, risks
@@ -74,12 +74,11 @@ def test_configurations_are_the_contract(dataset: str) -> None:
         assert found == [(spec.name, spec.shape) for spec in specs]
         assert types == [{"FP32": 11, "INT64": 9}[spec.datatype] for spec in specs]
     assert config.parameters["dataset"].string_value == dataset
-    assert requested_settings(config) == {
-        "max_batch_size": str(MAX_BATCH_SIZE),
-        "preferred_batch_size": " ".join(map(str, PREFERRED_BATCH_SIZES)),
-        "max_queue_delay_us": str(MAX_QUEUE_DELAY_US),
-        "instances": f"{INSTANCES} x MODEL",
-    }
+    assert config.max_batch_size == MAX_BATCH_SIZE
+    assert tuple(config.dynamic_batching.preferred_batch_size) == tuple(PREFERRED_BATCH_SIZES)
+    assert config.dynamic_batching.max_queue_delay_microseconds == MAX_QUEUE_DELAY_US
+    kind_model = 3
+    assert [(group.count, group.kind) for group in config.instance_group] == [(INSTANCES, kind_model)]
     assert {folder.name for folder in MODELS.iterdir()} == set(map(model_name, DATASETS))
     assert len({(MODELS / model_name(name) / "1" / "model.py").read_text(encoding="utf-8") for name in DATASETS}) == 1
 
