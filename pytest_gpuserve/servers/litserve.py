@@ -96,7 +96,6 @@ class LitServe(AppServer):
             for name in ("max_batch_size", "batch_timeout"):
                 # A model may choose them once it knows its device.
                 found[name] = _agreed([getattr(about, name) for about in own]) or found[name]
-            found["worker_starts"] = len(own) if api.counted else None
             used |= {(name, "" if len(facts.apis) == 1 else f" {path}"): value for name, value in found.items()}
         return {
             name + of_api: ServerSetting(_text(value), _requested(asked.get(name)))

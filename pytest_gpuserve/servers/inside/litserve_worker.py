@@ -136,7 +136,6 @@ class WorkerCallback:
                 lit_api.max_batch_size,
                 max_batch_size=lit_api.max_batch_size,
                 batch_timeout=lit_api.batch_timeout,
-                device=str(lit_api.device),
             )
             if is_continuous(lit_api):
                 count_steps(lit_api, tally)
