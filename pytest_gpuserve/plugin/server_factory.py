@@ -15,10 +15,11 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.plugin.callers import calling_file
-from pytest_gpuserve.servers.app import App, metric_names, named_arguments, seconds, variables, words
+from pytest_gpuserve.servers.app import App, named_arguments, seconds, variables, words
 from pytest_gpuserve.servers.base import ServerKind
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.litserve import LitServe
+from pytest_gpuserve.servers.metric_names import metric_names
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.servers.pytriton import PyTriton
 from pytest_gpuserve.servers.remote import RemoteServer
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.load.wire import Endpoint
     from pytest_gpuserve.servers.base import Argument
-    from pytest_gpuserve.servers.language_models import Engine
-    from pytest_gpuserve.servers.metric_names import MetricNames
+    from pytest_gpuserve.servers.metric_names import Engine, MetricNames
 
 __tracebackhide__ = True
 """Marks this module as not the user's code; see `calling_file`."""

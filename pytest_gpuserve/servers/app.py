@@ -19,8 +19,6 @@ from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import TellsNothing, digests, inherited_environment
-from pytest_gpuserve.servers.language_models import ENGINES
-from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
@@ -109,27 +107,6 @@ def named_arguments(fixture: str, arguments: Mapping[str, object]) -> dict[str, 
             )
         found[name] = value
     return found
-
-
-def metric_names(fixture: str, counters: object) -> MetricNames | None:
-    """Check a user's names of metrics, or look up those of an engine.
-
-    Raises:
-        UsageProblem: The value is neither.
-    """
-    if counters is None or isinstance(counters, MetricNames):
-        return counters
-    if isinstance(counters, str) and counters in ENGINES:
-        return ENGINES[counters]
-    raise UsageProblem(
-        f"{fixture}(counters=...) takes MetricNames, or the name of an engine",
-        found=repr(counters),
-        remedies=[
-            f"one of {', '.join(map(repr, ENGINES))}",
-            "from pytest_gpuserve.servers.metric_names import MetricNames",
-            'counters=MetricNames(items="...", batches="...")',
-        ],
-    )
 
 
 @dataclass(frozen=True)

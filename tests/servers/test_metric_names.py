@@ -17,8 +17,7 @@ from pytest_gpuserve.measure.window import CACHED_TOKENS, COMPUTE, PREEMPTIONS, 
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.servers.language_models import ENGINES
-from pytest_gpuserve.servers.metric_names import MetricNames
+from pytest_gpuserve.servers.metric_names import ENGINES, MetricNames
 from tests.fakes.children.toolkit import HERE
 from tests.servers.deployments import FACTORY, Starts, loaded
 from tests.servers.pages import Pages, pages
