@@ -25,8 +25,7 @@ from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.process.ports import is_here
 from pytest_gpuserve.process.ready import Ask
-from pytest_gpuserve.servers.base import Guarded, ServerKind
-from pytest_gpuserve.servers.query import query
+from pytest_gpuserve.servers.base import Guarded, ServerKind, query
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from pytest_gpuserve.measure.window import (
     TALLIES,
 )
 from pytest_gpuserve.process.logs import excerpt
-from pytest_gpuserve.servers.query import fetch, query
+from pytest_gpuserve.servers.base import fetch, query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -24,7 +24,7 @@ from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime,
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.secrets import secret_headers
-from pytest_gpuserve.servers.query import fetch
+from pytest_gpuserve.servers.base import fetch
 from pytest_gpuserve.servers.triton_config import ServedConfig, served_config
 
 if TYPE_CHECKING:
