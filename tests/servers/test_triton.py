@@ -49,7 +49,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TritonInstall:
     """An installation of nothing."""
     server = tmp_path / "tritonserver"
     (server / "backends" / "python").mkdir(parents=True)
-    install = TritonInstall("python", tmp_path / "bin", server, server / "stub", tmp_path, tmp_path, "0.7.0")
+    install = TritonInstall(tmp_path / "bin", server, server / "stub", tmp_path, tmp_path, "0.7.0")
     monkeypatch.setattr(adapter, "find_triton", lambda python: install)
     return install
 

@@ -120,18 +120,6 @@ def test_libpython_elsewhere(tmp_path: Path, facts: dict[str, Any], place: str) 
     assert install.library == tmp_path / place / f"libpython{VERSION}.so.1.0"
 
 
-def test_a_library_that_does_not_load(tmp_path: Path, facts: dict[str, Any]) -> None:
-    """A stub that cannot be loaded is told with the loader's words: Triton itself would hang."""
-    stub = tmp_path / "packages/pytriton/tritonserver/python_backend_stubs" / VERSION / "triton_python_backend_stub"
-    stub.write_text("#!/bin/sh\necho 'error while loading shared libraries: libpython: file too short' >&2\nexit 127\n")
-    message = failure(tmp_path, facts)
-    assert "file too short" in message
-    assert "--enable-shared" in message
-    stub.unlink()
-    stub.touch()
-    assert "Permission denied" in failure(tmp_path, facts)
-
-
 def test_another_python3(tmp_path: Path, facts: dict[str, Any]) -> None:
     """The stub looks for `python3`; another interpreter of that name would bring its own packages, so it is refused."""
     python3 = tmp_path / "bin" / "python3"
