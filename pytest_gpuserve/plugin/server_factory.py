@@ -201,7 +201,7 @@ class ServerFactory:
 
         Args:
             model: ``FILE.py:CALLABLE``, where the callable returns a ``torch.nn.Module``.
-            weights: A state dict (``torch.save(model.state_dict(), FILE)``), which is mapped into the model; None for
+            weights: A state dict (``torch.save(model.state_dict(), FILE)``), which is loaded into the model; None for
                 the weights that the model gives itself, from a seed.
             compile: Compiles the model with ``torch.compile``. The settings show what dynamo compiled.
             compile_backend: Backend of ``torch.compile``.

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -69,22 +69,21 @@ def built_model(build: Callable[..., Any], arguments: Mapping[str, object], seed
 
 
 def fill(model: Any, weights: Path, device: Any) -> None:  # noqa: ANN401 -- torch's
-    """Load a state dict into a model, mapped from its file if the format allows it.
+    """Load a state dict into a model.
 
     Raises:
         ServerFailed: The file is not a state dict of this model; torch names missing, unknown or differently shaped
             keys.
     """
-    state = _state_dict(weights, device)
     try:
-        model.load_state_dict(state, assign=True)
-    except RuntimeError as problem:
-        # torch names each missing, unexpected or differently shaped key on a line of its own.
+        model.load_state_dict(torch.load(weights, weights_only=True, map_location=device), assign=True)
+    except Exception as problem:
+        # Unpickling errors, zip errors, RuntimeError, TypeError, OSError: each means that it is no such file.
         raise ServerFailed(
             f"torch_worker: {weights} is not a state dict of this model",
-            found=" ".join(str(problem).split()),
-            remedies=["save it with torch.save(model.state_dict(), FILE) of the same model"],
-        ) from None
+            found=f"{type(problem).__name__}: {' '.join(str(problem).split())}",
+            remedies=["save it with torch.save(model.state_dict(), FILE) of the same model; no code is unpickled"],
+        ) from problem
 
 
 def parameter_facts(model: Any) -> dict[str, str]:  # noqa: ANN401 -- torch's
@@ -97,31 +96,6 @@ def parameter_facts(model: Any) -> dict[str, str]:  # noqa: ANN401 -- torch's
         "precision": ", ".join(sorted(counts, key=lambda dtype: -counts[dtype])) or "no parameters",
         "parameters": str(sum(counts.values())),
     }
-
-
-def _state_dict(weights: Path, device: Any) -> dict[str, Any]:  # noqa: ANN401 -- torch's
-    try:
-        try:
-            state = torch.load(weights, mmap=True, weights_only=True, map_location=device)
-        except RuntimeError as problem:
-            # torch maps only files in its own zip format.
-            if "mmap" not in str(problem):
-                raise
-            state = torch.load(weights, weights_only=True, map_location=device)
-    except Exception as problem:  # noqa: BLE001
-        # Unpickling errors, zip errors, RuntimeError, OSError: each means that the file is not a state dict.
-        _unreadable(weights, problem)
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        _unreadable(weights, TypeError("the file does not hold a dict of tensors"))
-    return state
-
-
-def _unreadable(weights: Path, problem: Exception) -> NoReturn:
-    raise ServerFailed(
-        f"torch_worker: {weights} cannot be read as a state dict",
-        found=f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}",
-        remedies=["save it with torch.save(model.state_dict(), FILE); nothing else in a file is unpickled"],
-    ) from problem
 
 
 DTYPES: Final = {
