@@ -207,7 +207,7 @@ class Service:
         self._on_first: Callable[[float], None] | None = on_first
         self._graphs = graphs
         self._lock = threading.Lock()
-        self._tracebacks = 0
+        self._failures = 0
         self._compiled = (0, 0, 0)
 
     def run(self) -> None:
@@ -296,10 +296,8 @@ class Service:
             tell(latency_ns / 1e9)
 
     def _fail(self, batch: list[Waiting], problem: Exception) -> None:
-        with self._lock:
-            self._tracebacks += 1
-            shown = self._tracebacks <= MOST_TRACEBACKS
-        if shown:
+        self._failures += 1
+        if self._failures <= MOST_TRACEBACKS:
             traceback.print_exception(problem)
         first_line = next(iter(str(problem).splitlines()), "")
         # A request that does not fit the model is not an error of the model.
