@@ -6,7 +6,6 @@ import http.client
 import ipaddress
 import os
 import re
-import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -57,6 +56,10 @@ CAUSES: Final[Mapping[str, str]] = {
     ),
     r"No space left on device|failed to (open|create|initialize).*shm|/dev/shm": (
         "no room left, often in /dev/shm (shared memory; containers have 64 MB: --shm-size=1g)"
+    ),
+    r"AF_UNIX path too long|SUN_LEN|sockaddr_un": (
+        "the folder for temporary files has too long a path for the server's Unix sockets; run with a shorter one, such"
+        " as TMPDIR=/tmp"
     ),
     r"[Aa]ddress already in use|EADDRINUSE|failed to bind|Errno 98": (
         "another program took its port in between; run again, and do not set ports of your own"
@@ -120,27 +123,6 @@ def gpu_remedy(kind: ServerKind) -> str:
     """Remedy for a server that does not use the GPU: the setting to check."""
     own = GPU_SETTINGS.get(kind.name, "give it its option for the GPU, such as --device=cuda")
     return f"check its app: {own}; torch.cuda.is_available() in its interpreter tells whether its torch finds the GPU"
-
-
-def check_sockets(folder: Path, longest: int, server: str) -> None:
-    """Check that a server's folder for Unix sockets, within that for temporary files, has a path that is short enough.
-
-    Args:
-        folder: The folder.
-        longest: Most bytes of its path: Linux limits a socket's path to 107.
-        server: Name of the server.
-
-    Raises:
-        ServerFailed: The path is longer.
-    """
-    length = len(os.fsencode(folder))
-    if length > longest:
-        raise ServerFailed(
-            f"{server} makes Unix sockets in a folder whose path has at most {longest} bytes",
-            found=f"{folder} has {length}",
-            looked=["TMPDIR", tempfile.gettempdir()],
-            remedies=["run with a shorter folder for temporary files, such as TMPDIR=/tmp"],
-        )
 
 
 DEATH_POLL_SECONDS = 0.02

@@ -16,17 +16,12 @@ from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.inside.litserve_app import MODULE
 from pytest_gpuserve.servers.inside.litserve_worker import ANSWERS, EXECUTIONS, FACTS, READY_PATH
 from pytest_gpuserve.servers.inside.tally import SUFFIX, Counted, read_tally
-from pytest_gpuserve.servers.instance import check_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pytest_gpuserve.servers.base import Argument, Site
-
-LONGEST_SOCKET_FOLDER = 65
-"""Longest folder: LitServe appends ``/zmq-``, 32 digits, ``.ipc``."""
-
 
 @dataclass(frozen=True)
 class LitServe(AppServer):
@@ -40,13 +35,8 @@ class LitServe(AppServer):
     health: str = field(default=READY_PATH, init=False)
 
     def launch(self, site: Site) -> Launch:
-        """See ``ServerKind``.
-
-        Raises:
-            ServerFailed: The folder's name is too long for LitServe's Unix sockets.
-        """
+        """See ``ServerKind``."""
         folder = _folder(site)
-        check_sockets(folder, LONGEST_SOCKET_FOLDER, "LitServe")
         folder.mkdir()
         return Launch(
             argv=(

@@ -12,7 +12,6 @@ from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch
-from pytest_gpuserve.servers.instance import check_sockets
 from pytest_gpuserve.servers.metric_names import bucket_counts, check_counts, read_samples, scrape
 
 if TYPE_CHECKING:
@@ -31,9 +30,6 @@ WAITING = f"{NAMESPACE}_remaining_task"
 
 OURS = frozenset({"address", "port", "path", "namespace"})
 """mosec's own arguments that the fixture sets itself."""
-
-LONGEST_SOCKET_FOLDER = 75
-"""Longest folder: mosec appends ``/ipc_Worker_1.socket``."""
 
 
 class Stage(msgspec.Struct):
@@ -70,20 +66,14 @@ class Mosec(AppServer):
         self.app.refuse(OURS)
 
     def launch(self, site: Site) -> Launch:
-        """See ``ServerKind``.
-
-        Raises:
-            ServerFailed: The folder's name is too long for mosec's Unix sockets.
-        """
-        sockets = site.folder / "mosec"
-        check_sockets(sockets, LONGEST_SOCKET_FOLDER, "mosec")
+        """See ``ServerKind``."""
         return Launch(
             argv=(
                 self.app.python,
                 str(self.app.file),
                 f"--address={site.host}",
                 f"--port={site.port}",
-                f"--path={sockets}",
+                f"--path={site.folder / 'mosec'}",
                 f"--namespace={NAMESPACE}",
                 *self.app.flags(),
             ),

@@ -180,8 +180,6 @@ def test_what_does_not_count_is_not_counted(site: Site, tmp_path: Path) -> None:
     assert kind(tmp_path).read_counters(site) is None
     with pytest.raises(ServerFailed, match="did not report its setup"):
         kind(tmp_path).read_settings(Site(tmp_path / "elsewhere"))
-    with pytest.raises(ServerFailed, match="in a folder whose path has at most 65"):
-        kind(tmp_path).launch(Site(tmp_path / ("long" * 20), {"http": 1}))
 
 
 @settings(max_examples=40)

@@ -127,6 +127,7 @@ def test_the_names_of_metrics_are_listed_whole(monkeypatch: pytest.MonkeyPatch) 
         ("OSError: [Errno 98] Address already in use", "port"),
         ("OSError: [Errno 24] Too many open files", "ulimit -n"),
         ("RuntimeError: can't start new thread", "ulimit -u"),
+        ("OSError: AF_UNIX path too long", "TMPDIR=/tmp"),
         ("E1122 failed to load model 'resnet': ...", "model's file"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'weights/resnet.pth'", "model's file"),
         ("RuntimeError: in get_config_from_handshake_server", "on a busy machine"),
