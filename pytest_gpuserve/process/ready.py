@@ -1,7 +1,6 @@
 """Waits until a server is up: probes that look once and report, and the wait that calls them.
 
-A probe is any ``() -> NotReady | None``. It looks once, returns None if all is well, and raises `ServerFailed` if a
-wait cannot help.
+A probe looks once. It returns None if all is well, else the reason, and raises `ServerFailed` if a wait cannot help.
 """
 
 from __future__ import annotations
@@ -37,15 +36,7 @@ _LAST_ANSWER_SECONDS = 0.05  # so that the last look is one
 _ALIVE_SECONDS = 0.1
 
 
-@dataclass(frozen=True)
-class NotReady:
-    """Observation of a probe before the server is up."""
-
-    reason: str
-
-
-Probe: TypeAlias = Callable[[], NotReady | None]
-"""Looks once: None if ready, else the reason; raises `ServerFailed` if a wait cannot help."""
+Probe: TypeAlias = Callable[[], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +123,7 @@ def http_probe(
     """
     asked = f"{request.method} http{'s' if tls else ''}://{host}:{port}{request.path}"
 
-    def probe() -> NotReady | None:
+    def probe() -> str | None:
         seconds = patience.seconds()
         connection = (
             http.client.HTTPConnection(host, port, timeout=seconds)
@@ -145,7 +136,7 @@ def http_probe(
             response = connection.getresponse()
             status, body = response.status, response.read(_MOST_BODY_BYTES)
         except TimeoutError:
-            return NotReady(f"{asked} was not answered in {format_seconds(seconds)}")
+            return f"{asked} was not answered in {format_seconds(seconds)}"
         except ssl.SSLCertVerificationError as error:
             raise ServerFailed(
                 f"{asked}: the server's certificate is not to be trusted",
@@ -153,14 +144,14 @@ def http_probe(
                 remedies=["name the certificates that sign it: ca_file=; it is always checked"],
             ) from None
         except (OSError, http.client.HTTPException) as error:
-            return NotReady(f"{asked} failed: {type(error).__name__}: {error}")
+            return f"{asked} failed: {type(error).__name__}: {error}"
         finally:
             connection.close()
         wrong = accept(status, body, response.headers.get("Location", ""))
         if wrong is None:
             return None
         shown = excerpt(repr(body), {**environment, **secret_headers(request.headers)})
-        return NotReady(f"{asked} answered status {status}, body {shown}: {wrong}")
+        return f"{asked} answered status {status}, body {shown}: {wrong}"
 
     return probe
 
@@ -175,7 +166,7 @@ def owned_port_probe(process: Process, port: int) -> Probe:
     def own() -> set[int]:
         return {member.pid for member in process.tree()}
 
-    def probe() -> NotReady | None:
+    def probe() -> str | None:
         # Read again, because one of its own processes may have ended in between.
         stranger = port_owner(port, besides=own) and port_owner(port, besides=own)
         if stranger is not None:
@@ -189,7 +180,7 @@ def owned_port_probe(process: Process, port: int) -> Probe:
         if port not in process.listening_ports():
             elsewhere = ", ".join(f"{host}:{number}" for host, number in sorted(process.listening_addresses()))
             where = f"; it listens on {elsewhere}: has it been told its port?" if elsewhere else ""
-            return NotReady(f"the server does not listen on port {port} yet{where}")
+            return f"the server does not listen on port {port} yet{where}"
         return None
 
     return probe
@@ -198,7 +189,7 @@ def owned_port_probe(process: Process, port: int) -> Probe:
 def all_of(*probes: Probe) -> Probe:
     """Make a probe that calls these in order and returns the first problem."""
 
-    def probe() -> NotReady | None:
+    def probe() -> str | None:
         for each in probes:
             seen = each()
             if seen is not None:
@@ -249,14 +240,14 @@ def _exited(process: Process, deadline: Deadline, what: str) -> ServerFailed:
     )
 
 
-def _late(process: Process | None, deadline: Deadline, what: str, seen: NotReady) -> ServerFailed:
+def _late(process: Process | None, deadline: Deadline, what: str, seen: str) -> ServerFailed:
     remedies = [f"if the server only needs longer, allow more: start_timeout={2 * deadline.seconds:g}"]
     summary = f"{what} was not ready in {format_seconds(deadline.seconds)}"
     if process is None:
-        return ServerFailed(summary, found=seen.reason, remedies=remedies)
+        return ServerFailed(summary, found=seen, remedies=remedies)
     return ServerFailed(
         summary,
-        found=seen.reason,
+        found=seen,
         looked=[str(process.command.log)],
         remedies=[*remedies, f"read its whole log: {process.command.log}"],
         log_tail=process.tail(),
