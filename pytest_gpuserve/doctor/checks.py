@@ -43,11 +43,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """CPU use of other programs before a measurement, in cores; the busiest as ``name (pid 7) 0.60``."""
+    """CPU use of other programs before a measurement, in cores."""
 
     by_others: float
     stolen: float
-    processes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +90,7 @@ HELP: Final = {
     "governor": ("the first requests after a pause are late", "sudo cpupower frequency-set -g performance"),
     "cores": ("engine and server share cores: p99 has the client's waiting", f"measure with {LEAST_CORES} or more"),
     "time quota": ("a process over its quota is paused, up to 100 ms in p99", "docker run --cpuset-cpus, not --cpus"),
-    "other processes": ("their CPU time looks like a regression", "wait until they have ended, or end them"),
+    "other processes": ("their CPU time looks like a regression", "`top` lists them: wait for their end, or end them"),
     "stolen time": ("the server pauses while another guest has its core", "measure on dedicated cores"),
     "shared memory": ("Triton's Python models fail", "docker run --shm-size=2g, or mount -o remount,size=2g /dev/shm"),
     "temporary files": ("logs and models have no room", "set TMPDIR to a folder with room"),
@@ -121,7 +120,7 @@ def host_checks(now: HostState) -> list[Check]:
     governor = None if host is None else host.governor
     identity = None if host is None else f"host {host.id} in baselines"
     quota = None if limit is None else "none" if math.isinf(limit) else f"{limit:g} cores' worth"
-    others = None if use is None else "; ".join([f"{use.by_others:.2f} cores", *use.processes])
+    others = None if use is None else f"{use.by_others:.2f} cores"
     stolen = None if use is None else f"{use.stolen:.2f} cores"
     shared = None if room is None else f"{room // MIB} MiB free in /dev/shm"
     left = "no folder can be used" if temp is None else f"{temp // MIB} MiB free"

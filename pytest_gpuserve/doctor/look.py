@@ -22,7 +22,6 @@ from pytest_gpuserve.device.host import read_core_limit, read_host
 from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.doctor.checks import Check, CpuUse, GpuState, HostState, check
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.process.logs import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,15 +31,13 @@ if TYPE_CHECKING:
     from pytest_gpuserve.device.gpu import Gpu
 
 LOOK_SECONDS: Final = 1.0
-MOST_PROCESSES: Final = 5
-LEAST_CORES: Final = 0.05  # a process that used less is not named
 
 
 def look(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[HostState, list[GpuState]]:
     """Read the machine and each GPU at the begin and at the end of `LOOK_SECONDS`."""
-    before, cpu_before, _ = _sampled(gpus), _attempt(_read_cpu), _cores_used()
+    before, cpu_before = _sampled(gpus), _attempt(_read_cpu)
     time.sleep(LOOK_SECONDS)
-    after, cpu_after, used = _sampled(gpus), _attempt(_read_cpu), _cores_used()
+    after, cpu_after = _sampled(gpus), _attempt(_read_cpu)
     problem, host = "", None
     try:
         host = _attempt(lambda: read_host(environ=environ))
@@ -50,7 +47,7 @@ def look(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[HostState, li
         host=host,
         problem=problem,
         core_limit=_attempt(read_core_limit),
-        cpu=_cpu_use(cpu_before, cpu_after, used) if cpu_before and cpu_after else None,
+        cpu=_cpu_use(cpu_before, cpu_after) if cpu_before and cpu_after else None,
         shared_memory_bytes=_attempt(lambda: psutil.disk_usage("/dev/shm").free),  # noqa: S108 -- a name
         temp_bytes=_attempt(lambda: psutil.disk_usage(tempfile.gettempdir()).free),
     )
@@ -88,26 +85,9 @@ def _read_cpu() -> CpuReading:
     return read_cpu([psutil.Process()])
 
 
-def _cores_used() -> dict[int, float]:
-    """Cores that each visible process used since the last call, by pid; 0 for one that is new."""
-    used: dict[int, float] = {}
-    for process in psutil.process_iter():
-        # The process may have ended since.
-        with suppress(psutil.Error):
-            used[process.pid] = process.cpu_percent() / 100
-    return used
-
-
-def _cpu_use(first: CpuReading, last: CpuReading, used: Mapping[int, float]) -> CpuUse:
+def _cpu_use(first: CpuReading, last: CpuReading) -> CpuUse:
     stolen = max(0.0, last.stolen_seconds - first.stolen_seconds) / (last.at_seconds - first.at_seconds)
-    busiest = sorted(((cores, pid) for pid, cores in used.items() if pid != os.getpid()), reverse=True)
-    named = []
-    for cores, pid in busiest[:MOST_PROCESSES]:
-        # Never its arguments: they may hold a token.
-        name = _attempt(psutil.Process(pid).name) if psutil.pid_exists(pid) else None
-        if cores >= LEAST_CORES:
-            named.append(f"{printable(name or 'an ended process')} (pid {pid}) {cores:.2f}")
-    return CpuUse(max(0.0, cores_taken_by_others(first, last) - stolen), stolen, tuple(named))
+    return CpuUse(max(0.0, cores_taken_by_others(first, last) - stolen), stolen)
 
 
 def lock_check(key: str, *, folder: Path | None = None) -> Check:
