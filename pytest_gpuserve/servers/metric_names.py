@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import math
 import os
@@ -32,7 +31,7 @@ from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.servers.base import fetch, query
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from prometheus_client.samples import Sample
 
@@ -53,6 +52,9 @@ _HELP: Final = ("name their path and their names: counters=MetricNames(..., path
 _NAME: Final = re.compile(r'\s*\{?\s*"?([^\s{"]+)')
 """Name of the metric of a line: ``name 1``, ``name{label="x"} 1``, ``{"name",label="x"} 1``."""
 
+_METRIC: Final = re.compile(r'^\s*\{?\s*"?([a-zA-Z_:][\w:.]*)(?![^\s{"])', re.MULTILINE)
+"""Likewise, of every line of a page, if it is a valid name."""
+
 
 def read_samples(page: str, wanted: Callable[[str], bool]) -> list[Sample]:
     """Read the samples of some metrics; other lines may be invalid.
@@ -64,14 +66,8 @@ def read_samples(page: str, wanted: Callable[[str], bool]) -> list[Sample]:
     Raises:
         ServerFailed: A line of these metrics is invalid.
     """
-    return [sample for line in _lines(page, wanted) for sample in _parsed(line)]
-
-
-def _lines(page: str, wanted: Callable[[str], bool]) -> Iterator[str]:
-    for line in page.split("\n"):
-        name = _NAME.match(line)
-        if name and not name[1].startswith("#") and wanted(name[1]):
-            yield line
+    lines = ((line, _NAME.match(line)) for line in page.split("\n"))
+    return [sample for line, name in lines if name and wanted(name[1]) for sample in _parsed(line)]
 
 
 def _parsed(line: str) -> list[Sample]:
@@ -285,15 +281,11 @@ class _Page:
 
     def _absent(self, name: str) -> ServerFailed:
         labels = dict(self.names.labels)
-        shown: list[Sample] = []
-        for line in _lines(self.text, lambda _: True):
-            with contextlib.suppress(ServerFailed):
-                shown += _parsed(line)
-        known = sorted({each.name for each in shown if labels.items() <= each.labels.items()})
-        nothing = "no metric with these labels" if shown else f"no metrics: {excerpt(self.text, os.environ)}"
+        known = sorted(set(_METRIC.findall(self.text)))
+        found = f"{len(known)} metrics: {_listed(known)}" if known else f"no metric: {excerpt(self.text, os.environ)}"
         return ServerFailed(
             f"the server has no metric {name}" + (f" with {labels}" if labels else ""),
-            found=f"{len(known)} others: {_listed(known)}" if known else nothing,
+            found=found,
             looked=[self.names.path],
             remedies=["correct the names or labels in counters=MetricNames(...)"],
         )

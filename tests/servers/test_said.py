@@ -109,7 +109,7 @@ def test_the_names_of_metrics_are_listed_whole(monkeypatch: pytest.MonkeyPatch) 
     names = [f"metric_{number:04}_of_many" for number in range(100)]
     with pytest.raises(ServerFailed) as caught:
         MetricNames(items="items", batches="runs").read("".join(f"{name} 1\n" for name in names))
-    listed = caught.value.found.removeprefix("100 others: ")
+    listed = caught.value.found.removeprefix("100 metrics: ")
     assert listed.endswith(", …")
     shown = listed.removesuffix(", …").split(", ")
     assert shown == [*names[:12], "<A_TOKEN>", *names[13 : len(shown)]]
