@@ -92,15 +92,16 @@ class PyTriton(AppServer):
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; every model of the app is a part."""
         roles = Roles(self.model, self.model, (self.model,))
-        return counters_of(query_triton(site, STATISTICS, headers=_owner_headers(site)), roles)
+        return counters_of(query_triton(site, STATISTICS, headers=self.owner_headers(site)), roles)
 
     def owner_headers(self, site: Site) -> Mapping[str, str]:
         """See ``Guarded``: pytriton protects shared memory, statistics and others with a token."""
-        return _owner_headers(site)
+        token = _facts(site).token
+        return {TOKEN_HEADER: token} if token else {}
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; the requested values are the app's arguments of the same names."""
-        headers = _owner_headers(site)
+        headers = self.owner_headers(site)
         used = {**used_settings(read_config(site, self.model, headers=headers)), "pytriton": _facts(site).version}
         asked = self.app.arguments
         return {
@@ -139,8 +140,3 @@ def _facts(site: Site) -> _Facts:
         who="the app's Triton",
         remedy="make pytriton.triton.Triton(...) in the process of the app itself",
     )
-
-
-def _owner_headers(site: Site) -> dict[str, str]:
-    token = _facts(site).token
-    return {TOKEN_HEADER: token} if token else {}

@@ -122,6 +122,8 @@ def test_the_names_of_metrics_are_listed_whole(monkeypatch: pytest.MonkeyPatch) 
         ("error while loading shared libraries: libpython3.11.so.1.0: cannot open shared object file", "libpython"),
         ("AttributeError: module 're' has no attribute '_recursion_count'", "libpython"),
         ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "GPU's memory"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "finds no such GPU"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "finds no such GPU"),
         ("terminate called after throwing an instance of 'std::bad_alloc'", "machine's memory"),
         ("OSError: [Errno 28] No space left on device", "/dev/shm"),
         ("OSError: [Errno 98] Address already in use", "port"),

@@ -62,17 +62,13 @@ without a model's time answered 8 users half as many requests a second."""
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a worker.
+    """Options of a worker: those of `TorchWorker`, with empty texts for values that are None there.
 
     Args:
         model: The file with the callable.
-        callable: Name of the callable that returns the module.
-        arguments: Its keyword arguments.
+        arguments: Keyword arguments of the callable.
         folder: Place of the counters and facts.
-        weights: A state dict; empty for the model's initial weights, from ``seed``.
         compile_backend: Backend of ``torch.compile``; empty for a model that is not compiled.
-        compile_mode: Its mode; empty for its default.
-        max_wait_ms: Longest wait of a request for others, in milliseconds.
     """
 
     model: str
@@ -130,7 +126,7 @@ def _start(torch: Any, options: Options, parts: dict[str, float]) -> Callable[[]
 
     # Bytes of requests are only read.
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
-    device = _device(torch, options.device)
+    device = torch.device(options.device)
     folder, file = Path(options.folder), Path(options.model)
     sys.path.insert(0, str(file.parent))
     with _timed(parts, BUILD):
@@ -183,17 +179,6 @@ def _import_torch() -> Any:  # noqa: ANN401 -- a module
             remedies=["pip install 'pytest-gpuserve[torch]'", "or name an interpreter that has it: python=..."],
         ) from problem
     return torch
-
-
-def _device(torch: Any, name: str) -> Any:  # noqa: ANN401 -- torch's
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ServerFailed(
-            f"torch_worker: torch sees no device {name}",
-            found=f"{torch.cuda.device_count()} CUDA devices, torch {torch.__version__}",
-            remedies=["a torch built for CUDA and a GPU that CUDA_VISIBLE_DEVICES shows; or device='cpu'"],
-        )
-    return device
 
 
 def _facts(torch: Any) -> dict[str, str]:  # noqa: ANN401 -- a module
