@@ -13,8 +13,7 @@ from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime,
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import AppServer, read_facts
 from pytest_gpuserve.servers.base import Launch, with_own_package
-from pytest_gpuserve.servers.inside.litserve_app import MODULE
-from pytest_gpuserve.servers.inside.litserve_worker import ANSWERS, EXECUTIONS, FACTS, READY_PATH
+from pytest_gpuserve.servers.inside.litserve_app import ANSWERS, EXECUTIONS, FACTS, LAUNCH, READY_PATH
 from pytest_gpuserve.servers.inside.tally import SUFFIX, Counted, read_tally
 
 if TYPE_CHECKING:
@@ -41,8 +40,7 @@ class LitServe(AppServer):
         return Launch(
             argv=(
                 self.app.python,
-                "-m",
-                MODULE,
+                *LAUNCH,
                 f"--host={site.host}",
                 f"--port={site.port}",
                 f"--folder={folder}",

@@ -16,7 +16,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Site
-from pytest_gpuserve.servers.inside.litserve_worker import (
+from pytest_gpuserve.servers.inside.litserve_app import (
     ANSWERS,
     EXECUTIONS,
     FACTS,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.servers.inside.litserve_worker import Message
+    from pytest_gpuserve.servers.inside.litserve_app import Message
 
 API = {
     "max_batch_size": 8,

@@ -20,7 +20,7 @@ from pytest_gpuserve.measure.counters import counted_between
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.app import App
-from pytest_gpuserve.servers.inside.litserve_worker import is_counted
+from pytest_gpuserve.servers.inside.litserve_app import is_counted
 from pytest_gpuserve.servers.litserve import LitServe
 from tests.fakes.doubling.doubling import COUNTS_VARIABLE, SECONDS_A_BATCH
 from tests.servers.deployments import Starts, counted
