@@ -131,7 +131,8 @@ def ask(
                 # A server of several models without an ensemble has no default.
                 roles = partial(choose_roles, read_configs(running.site), model=None, asked=None)
                 model = f"/v2/models/{quote(handle.kind.default_model or roles().asked, safe='')}"
-                return _exchange(handle, given(triton_request(model, query_triton(running.site, model))), running)
+                metadata = query_triton(running.site, model, dict[str, Any])
+                return _exchange(handle, given(triton_request(model, metadata)), running)
         if app.target:
             importing = partial(told_request, python=python or sys.executable, log=log.with_name("import.log"))
             told, untold = importing(app.target, path, app.place, timeout=timeout)

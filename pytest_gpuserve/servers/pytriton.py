@@ -14,7 +14,7 @@ from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.servers.app import AppServer, read_facts
 from pytest_gpuserve.servers.base import Launch, inherited_environment, with_own_package
 from pytest_gpuserve.servers.inside.pytriton_app import FACTS, MODULE, PORTS
-from pytest_gpuserve.servers.triton_api import STATISTICS, Roles, counters_of, query_triton, read_config, read_version
+from pytest_gpuserve.servers.triton_api import Roles, read_config, read_statistics, read_version
 from pytest_gpuserve.servers.triton_config import used_settings
 from pytest_gpuserve.servers.triton_install import find_triton
 
@@ -92,7 +92,7 @@ class PyTriton(AppServer):
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; every model of the app is a part."""
         roles = Roles(self.model, self.model, (self.model,))
-        return counters_of(query_triton(site, STATISTICS, headers=self.owner_headers(site)), roles)
+        return read_statistics(site, roles, headers=self.owner_headers(site))
 
     def owner_headers(self, site: Site) -> Mapping[str, str]:
         """See ``Guarded``: pytriton protects shared memory, statistics and others with a token."""

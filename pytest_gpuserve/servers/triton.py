@@ -15,23 +15,12 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.builds.interpreter import installed_versions
 from pytest_gpuserve.builds.relocation import PYTHONPATH
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
-from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
+from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import Launch, TellsNothing, digests, inherited_environment
-from pytest_gpuserve.servers.triton_api import (
-    STATISTICS,
-    counters_of,
-    query_triton,
-    read_configs,
-    read_version,
-    roles_of,
-)
-from pytest_gpuserve.servers.triton_config import (
-    Repository,
-    fingerprints,
-    used_settings,
-)
+from pytest_gpuserve.servers.triton_api import read_configs, read_statistics, read_version, roles_of
+from pytest_gpuserve.servers.triton_config import Repository, fingerprints, used_settings
 from pytest_gpuserve.servers.triton_install import find_triton
 from pytest_gpuserve.units import digest
 
@@ -147,7 +136,7 @@ class Triton(TellsNothing):
 
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; one request for the statistics of all models."""
-        return counters_of(query_triton(site, STATISTICS), self._roles(site))
+        return read_statistics(site, self._roles(site))
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``.
@@ -155,10 +144,7 @@ class Triton(TellsNothing):
         Raises:
             ServerFailed: It did not answer, its answer is invalid, or the counted model is ambiguous.
         """
-        try:
-            self._roles(site)
-        except UsageProblem as problem:
-            raise ServerFailed(problem.summary, found=problem.found, remedies=problem.remedies) from None
+        self._roles(site)
         settings = {"triton": read_version(site)}
         for name, config in read_configs(site).items():
             settings.update({f"{name}.{key}": ServerSetting(value) for key, value in used_settings(config).items()})

@@ -10,22 +10,21 @@ Triton sends an answer before it counts its request: a reading may lack the last
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime, added
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.servers.base import fetch
-from pytest_gpuserve.servers.triton_config import ServedConfig, served_config
+from pytest_gpuserve.servers.triton_config import ServedConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,25 +49,40 @@ class Roles:
     pipeline: tuple[str, ...]
 
 
-def query_triton(site: Site, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 -- whatever JSON it is
+_Answer = TypeVar("_Answer")
+
+
+def query_triton(
+    site: Site, path: str, answer: type[_Answer], *, method: str = "GET", headers: Mapping[str, str] | None = None
+) -> _Answer:
     """Query Triton for JSON.
 
     Args:
         site: Place of the server.
         path: Path of the query.
+        answer: Type of the answer; numbers may be texts, as Triton writes those of 64 bits.
         method: HTTP method.
         headers: Headers, such as a token.
 
     Raises:
-        ServerFailed: It did not answer, or not with 200, or not in JSON.
+        ServerFailed: It did not answer, or not with 200, or not with JSON of this type.
     """
     asked = f"{method} {site.url(path)}"
     body = fetch(site, path, what=f"Triton does not answer {asked}", method=method, headers=headers)
     try:
-        return json.loads(body)
-    except ValueError:
+        return msgspec.json.decode(body, type=answer, strict=False)
+    except ValueError as problem:
         said = excerpt(repr(body), {**os.environ, **secret_headers(headers or {})})
-        raise ServerFailed(f"Triton's answer to {asked} is not JSON", found=said) from None
+        raise ServerFailed(f"Triton's answer to {asked} makes no sense", found=f"{problem}: {said}") from None
+
+
+class _Loaded(msgspec.Struct):
+    name: str
+    state: str = ""
+
+
+class _Server(msgspec.Struct):
+    version: str
 
 
 def read_configs(site: Site) -> dict[str, ServedConfig]:
@@ -77,11 +91,8 @@ def read_configs(site: Site) -> dict[str, ServedConfig]:
     Raises:
         ServerFailed: Triton does not answer, or its answer is invalid.
     """
-    index = query_triton(site, "/v2/repository/index", method="POST")
-    if not isinstance(index, list) or not all(isinstance(entry, dict) and "name" in entry for entry in index):
-        raise ServerFailed("Triton's list of models makes no sense", found=excerpt(repr(index), os.environ))
-    names = sorted({str(entry["name"]) for entry in index if entry.get("state") == READY})
-    return {name: read_config(site, name) for name in names}
+    index = query_triton(site, "/v2/repository/index", list[_Loaded], method="POST")
+    return {name: read_config(site, name) for name in sorted({each.name for each in index if each.state == READY})}
 
 
 def read_config(site: Site, model: str, *, headers: Mapping[str, str] | None = None) -> ServedConfig:
@@ -90,21 +101,16 @@ def read_config(site: Site, model: str, *, headers: Mapping[str, str] | None = N
     Raises:
         ServerFailed: Triton does not answer, or its answer is invalid.
     """
-    answer = query_triton(site, f"/v2/models/{quote(model, safe='')}/config", headers=headers)
-    try:
-        return served_config(answer)
-    except ValueError as problem:
-        raise ServerFailed(f"Triton's configuration of model {model} makes no sense", found=str(problem)) from None
+    return query_triton(site, f"/v2/models/{quote(model, safe='')}/config", ServedConfig, headers=headers)
 
 
 def read_version(site: Site, *, headers: Mapping[str, str] | None = None) -> ServerSetting:
     """The version of a running Triton, as a setting.
 
     Raises:
-        ServerFailed: Triton does not answer.
+        ServerFailed: Triton does not answer, or its answer is invalid.
     """
-    server = query_triton(site, "/v2", headers=headers)
-    return ServerSetting(str(server.get("version")) if isinstance(server, dict) else None)
+    return ServerSetting(query_triton(site, "/v2", _Server, headers=headers).version)
 
 
 @lru_cache(maxsize=8)
@@ -112,8 +118,7 @@ def roles_of(site: Site, *, model: str | None, asked: str | None) -> Roles:
     """Roles of a running server's models; queried once for each start.
 
     Raises:
-        ServerFailed: Triton does not answer, or its answer is invalid.
-        UsageProblem: The counted model is ambiguous.
+        ServerFailed: Triton does not answer, its answer is invalid, or the counted model is ambiguous.
     """
     return choose_roles(read_configs(site), model=model, asked=asked)
 
@@ -131,18 +136,18 @@ def choose_roles(configs: Mapping[str, ServedConfig], *, model: str | None, aske
         asked: The model that requests name; None for the default.
 
     Raises:
-        UsageProblem: The model does not exist, or the default is ambiguous; names the argument that helps.
+        ServerFailed: The model does not exist, or the default is ambiguous; names the argument that helps.
     """
     for argument, name in (("model", model), ("asked", asked)):
         if name is not None and name not in configs:
-            raise UsageProblem(
+            raise ServerFailed(
                 f"triton_server: {argument}={name!r} is not one of the loaded models",
                 found=", ".join(sorted(configs)) or "no model is loaded",
                 remedies=[f"name one of these by {argument}=, or have it loaded by models="],
             )
     ensembles = [name for name in configs if configs[name].steps]
     if model in ensembles:
-        raise UsageProblem(
+        raise ServerFailed(
             f"triton_server: model={model!r} is an ensemble, which does not batch itself",
             found=f"an ensemble of {', '.join(_parts(model, configs))}",
             remedies=["name one of these by model=, and the ensemble by asked="],
@@ -164,7 +169,7 @@ def _only_one_that_batches(pool: tuple[str, ...], asked: str | None, configs: Ma
     if len(pool) == 1:
         return pool[0]
     found = f"these batch: {', '.join(batching)}" if batching else f"none of {', '.join(pool)} has dynamic batching"
-    raise UsageProblem(
+    raise ServerFailed(
         "triton_server: the model whose batches are to be counted is ambiguous",
         found=found if pool else "no model is loaded",
         remedies=["name it: model=...", "or load less: models=[...]"],
@@ -185,9 +190,6 @@ def _parts(name: str | None, configs: Mapping[str, ServedConfig]) -> tuple[str, 
             found[step] = None
     return tuple(found)
 
-
-STATISTICS: Final = "/v2/models/stats"
-"""Path of the statistics of all models, which are then read at the same time."""
 
 _NS: Final = 1e-9
 
@@ -226,18 +228,29 @@ class _ModelStats(msgspec.Struct):
     batch_stats: list[_BatchStats]
 
 
-class _Statistics(msgspec.Struct):
+class Statistics(msgspec.Struct):
+    """Triton's answer to ``GET /v2/models/stats``: all models, read at the same time."""
+
     model_stats: list[_ModelStats]
 
 
-def counters_of(answer: object, roles: Roles) -> Counters:
-    """Read the counters of a server from its answer to ``GET /v2/models/stats``.
+def read_statistics(site: Site, roles: Roles, *, headers: Mapping[str, str] | None = None) -> Counters:
+    """Read the counters of a running server; see `counters_of`.
+
+    Raises:
+        ServerFailed: Triton does not answer, its answer is invalid, or lacks a model.
+    """
+    return counters_of(query_triton(site, "/v2/models/stats", Statistics, headers=headers), roles)
+
+
+def counters_of(told: Statistics, roles: Roles) -> Counters:
+    """Counters of a server.
 
     A failed request does not count, and neither do its items. But a failed execution counts as a batch, as in Triton.
     Versions of a model are added up.
 
     Args:
-        answer: The parsed JSON.
+        told: Its answer.
         roles: The requested and the counted model.
 
     Returns:
@@ -246,12 +259,8 @@ def counters_of(answer: object, roles: Roles) -> Counters:
         requests.
 
     Raises:
-        ServerFailed: The answer is invalid, or lacks a model.
+        ServerFailed: The answer lacks a model.
     """
-    try:
-        told = msgspec.convert(answer, _Statistics)
-    except ValueError as problem:
-        raise ServerFailed("Triton's statistics make no sense", found=str(problem)) from None
     versions: dict[str, list[Counters]] = {}
     for model in told.model_stats:
         versions.setdefault(model.name, []).append(_version(model))

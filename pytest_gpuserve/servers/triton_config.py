@@ -189,15 +189,6 @@ class ServedConfig(msgspec.Struct):
         return () if self.ensemble_scheduling is None else tuple(s.model_name for s in self.ensemble_scheduling.step)
 
 
-def served_config(answer: object) -> ServedConfig:
-    """Read a configuration from Triton's JSON, which has 64-bit numbers as texts.
-
-    Raises:
-        ValueError: The answer is invalid.
-    """
-    return msgspec.convert(answer, ServedConfig, strict=False)
-
-
 def used_settings(config: ServedConfig) -> dict[str, str]:
     """Settings of a running model."""
     used = {"max_batch_size": str(config.max_batch_size)}

@@ -21,7 +21,7 @@ from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Launch, Site
 from pytest_gpuserve.servers.pytriton import PyTriton
-from pytest_gpuserve.servers.triton_api import STATISTICS, query_triton
+from pytest_gpuserve.servers.triton_api import Statistics, query_triton
 from pytest_gpuserve.servers.triton_install import find_triton
 from tests.fakes.children.toolkit import eventually
 from tests.fakes.doubling.doubling import COUNTS_VARIABLE
@@ -133,7 +133,7 @@ def test_two_models_are_counted(project: Project) -> None:
         assert token not in (project.folder / "log").read_text()
         assert facts.stat().st_mode & 0o077 == 0
         with pytest.raises(ServerFailed, match="status 403"):
-            query_triton(instance.site, STATISTICS)
+            query_triton(instance.site, "/v2/models/stats", Statistics)
     assert not instance.site.folder.exists()
     assert not (project.folder / "workspace").exists()
     assert not list((Path.home() / ".cache" / "pytriton").glob("*"))

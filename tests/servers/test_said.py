@@ -97,7 +97,7 @@ def test_an_answer_is_told_without_the_secrets_of_this_process(page: Pages, monk
         Readiness("remote", UNHEADED, None, 1.0).accept(404, page.body, "")
     for page.status in (500, 200):
         with unsaid():
-            query_triton(page.site(), "/v2")
+            query_triton(page.site(), "/v2", object)
     page.body = b'["%s"]' % page.body
     with unsaid():
         read_configs(page.site())

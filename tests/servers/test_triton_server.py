@@ -178,7 +178,7 @@ def test_only_the_requested_models_are_loaded(chain: Instance) -> None:
     """A broken model beside the ensemble is not loaded, and to count it is an error that names the loaded ones."""
     site, kind = chain.site, chain.kind
     assert sorted(read_configs(site)) == ["chain", "core", "pre"]
-    assert {"name": "broken"} in query_triton(site, "/v2/repository/index", method="POST")
+    assert {"name": "broken"} in query_triton(site, "/v2/repository/index", list[object], method="POST")
     assert isinstance(kind, Triton)
     with pytest.raises(
         ServerFailed, match=r"model='broken' is not one of the loaded models\n  found: chain, core, pre"

@@ -55,7 +55,7 @@ def handle(triton: Site) -> Iterator[ServerHandle]:
     kind = RemoteServer(triton.host, triton.port, grpc_port=triton.ports["grpc"], default_model="echo")
     yield ServerHandle(kind, partial(reached, timeout_seconds=20))
     assert not list(FOLDER.glob(f"{PREFIX}{os.getpid()}-*"))
-    assert query_triton(triton, "/v2/systemsharedmemory/status") == []
+    assert query_triton(triton, "/v2/systemsharedmemory/status", list[object]) == []
 
 
 def echo(handle: ServerHandle, x: Any = X, **given: Any) -> Target:  # noqa: ANN401 -- arrays; whatever infer takes
