@@ -41,22 +41,18 @@ class Check:
     subject: str = MACHINE
 
 
-@dataclass(frozen=True, slots=True)
-class CpuUse:
-    """CPU use of other programs before a measurement, in cores."""
-
-    by_others: float
-    stolen: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
-    """State of the machine: pytest's reason to refuse it, its limit in cores (may be infinite), free bytes."""
+    """State of the machine.
+
+    Pytest's reason to refuse it; its limit, the use by other programs and the stolen time in cores; free bytes.
+    """
 
     host: Host | None = None
     problem: str = ""
     core_limit: float | None = None
-    cpu: CpuUse | None = None
+    foreign_cores: float | None = None
+    stolen_cores: float | None = None
     shared_memory_bytes: int | None = None
     temp_bytes: int | None = None
 
@@ -115,13 +111,13 @@ def check(what: str, found: object, bad: object = None, level: Level = Level.WAR
 
 def host_checks(now: HostState) -> list[Check]:
     """Judge the machine."""
-    host, use, limit, room, temp = now.host, now.cpu, now.core_limit, now.shared_memory_bytes, now.temp_bytes
+    host, limit, room, temp = now.host, now.core_limit, now.shared_memory_bytes, now.temp_bytes
     cores = None if host is None else host.cores
     governor = None if host is None else host.governor
     identity = None if host is None else f"host {host.id} in baselines"
     quota = None if limit is None else "none" if math.isinf(limit) else f"{limit:g} cores' worth"
-    others = None if use is None else f"{use.by_others:.2f} cores"
-    stolen = None if use is None else f"{use.stolen:.2f} cores"
+    others = None if now.foreign_cores is None else f"{now.foreign_cores:.2f} cores"
+    stolen = None if now.stolen_cores is None else f"{now.stolen_cores:.2f} cores"
     shared = None if room is None else f"{room // MIB} MiB free in /dev/shm"
     left = "no folder can be used" if temp is None else f"{temp // MIB} MiB free"
     full = Level.PREVENTS if (temp or 0) < FULL_BYTES else Level.WARNING
@@ -130,8 +126,8 @@ def host_checks(now: HostState) -> list[Check]:
         check("governor", governor, governor != "performance"),
         check("cores", cores, (cores or 0) < LEAST_CORES),
         check("time quota", quota, quota != "none"),
-        check("other processes", others, use and use.by_others > MOST_FOREIGN_CORES),
-        check("stolen time", stolen, use and use.stolen > MOST_STOLEN_SHARE * (cores or 1)),
+        check("other processes", others, (now.foreign_cores or 0) > MOST_FOREIGN_CORES),
+        check("stolen time", stolen, (now.stolen_cores or 0) > MOST_STOLEN_SHARE * (cores or 1)),
         check("shared memory", shared, (room or 0) < LEAST_SHARED_BYTES),
         check("temporary files", left, (temp or 0) < LEAST_TEMP_BYTES, full),
     ]

@@ -20,7 +20,7 @@ from pytest_gpuserve.device.gpu import initialised
 from pytest_gpuserve.device.gpu_probe import GpuProbe, GpuSample
 from pytest_gpuserve.device.host import read_core_limit, read_host
 from pytest_gpuserve.device.lock import DeviceLock
-from pytest_gpuserve.doctor.checks import Check, CpuUse, GpuState, HostState, check
+from pytest_gpuserve.doctor.checks import Check, GpuState, HostState, check
 from pytest_gpuserve.errors import GpuserveError
 
 if TYPE_CHECKING:
@@ -43,11 +43,17 @@ def look(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[HostState, li
         host = _attempt(lambda: read_host(environ=environ))
     except GpuserveError as error:
         problem = " ".join([error.summary, error.found, *error.remedies]).strip()
+    foreign = stolen = None
+    if cpu_before and cpu_after:
+        seconds = cpu_after.at_seconds - cpu_before.at_seconds
+        stolen = max(0.0, cpu_after.stolen_seconds - cpu_before.stolen_seconds) / seconds
+        foreign = max(0.0, cores_taken_by_others(cpu_before, cpu_after) - stolen)
     state = HostState(
         host=host,
         problem=problem,
         core_limit=_attempt(read_core_limit),
-        cpu=_cpu_use(cpu_before, cpu_after) if cpu_before and cpu_after else None,
+        foreign_cores=foreign,
+        stolen_cores=stolen,
         shared_memory_bytes=_attempt(lambda: psutil.disk_usage("/dev/shm").free),  # noqa: S108 -- a name
         temp_bytes=_attempt(lambda: psutil.disk_usage(tempfile.gettempdir()).free),
     )
@@ -83,11 +89,6 @@ def _sampled(gpus: Sequence[Gpu]) -> list[tuple[GpuSample | None, str]]:
 
 def _read_cpu() -> CpuReading:
     return read_cpu([psutil.Process()])
-
-
-def _cpu_use(first: CpuReading, last: CpuReading) -> CpuUse:
-    stolen = max(0.0, last.stolen_seconds - first.stolen_seconds) / (last.at_seconds - first.at_seconds)
-    return CpuUse(max(0.0, cores_taken_by_others(first, last) - stolen), stolen)
 
 
 def lock_check(key: str, *, folder: Path | None = None) -> Check:

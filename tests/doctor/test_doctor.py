@@ -17,7 +17,7 @@ from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.device.gpu import Gpu
 from pytest_gpuserve.device.gpu_probe import GpuProcess, GpuSample
 from pytest_gpuserve.device.host import Host
-from pytest_gpuserve.doctor.checks import GIB, MIB, CpuUse, GpuState, HostState, Level, gpu_checks, host_checks
+from pytest_gpuserve.doctor.checks import GIB, MIB, GpuState, HostState, Level, gpu_checks, host_checks
 from pytest_gpuserve.doctor.look import lock_check
 from tests.fakes.nvml import gpus
 from tests.fakes.nvml.build import fake_environment
@@ -27,7 +27,7 @@ OK, UNKNOWN, WARNING, PREVENTS = Level.OK, Level.UNKNOWN, Level.WARNING, Level.P
 
 HOST = Host("0123456789ab", "AMD EPYC", 16, 64 * GIB, "6.1.0", "Debian GNU/Linux 12", 1, "performance")
 GOOD_HOST = HostState(
-    host=HOST, core_limit=inf, cpu=CpuUse(0.1, 0.0), shared_memory_bytes=31 * GIB, temp_bytes=100 * GIB
+    host=HOST, core_limit=inf, foreign_cores=0.1, stolen_cores=0.0, shared_memory_bytes=31 * GIB, temp_bytes=100 * GIB
 )
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
 GPU = Gpu(
@@ -90,8 +90,8 @@ def test_a_machine_that_tells_nothing_is_unknown() -> None:
         ("governor", {"host": replace(HOST, governor="powersave")}, WARNING, "powersave"),
         ("cores", {"host": replace(HOST, cores=3)}, WARNING, "3"),
         ("time quota", {"core_limit": 1.5}, WARNING, "1.5 cores"),
-        ("other processes", {"cpu": CpuUse(0.9, 0.0)}, WARNING, "0.90 cores"),
-        ("stolen time", {"cpu": CpuUse(0.0, 0.17)}, WARNING, "0.17 cores"),
+        ("other processes", {"foreign_cores": 0.9}, WARNING, "0.90 cores"),
+        ("stolen time", {"stolen_cores": 0.17}, WARNING, "0.17 cores"),
         ("shared memory", {"shared_memory_bytes": 64 * MIB}, WARNING, "64 MiB"),
         ("temporary files", {"temp_bytes": 0}, PREVENTS, "0 MiB"),
         ("temporary files", {"temp_bytes": 500 * MIB}, WARNING, "500 MiB"),
