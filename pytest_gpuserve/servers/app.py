@@ -18,7 +18,7 @@ from pytest_gpuserve.builds.interpreter import installed_versions
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
-from pytest_gpuserve.servers.base import TellsNothing, digests, inherited_environment
+from pytest_gpuserve.servers.base import Launch, TellsNothing, digests, inherited_environment
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
@@ -160,6 +160,19 @@ class App:
             elif value is not None and value is not False:
                 flags.append(f"{flag}={value}")
         return [*flags, *self.extra]
+
+    def launch(self, *words: str, environment: Mapping[str, str] | None = None) -> Launch:
+        """Run these words with its interpreter and its own arguments, in the folder of its file.
+
+        Args:
+            words: Words between the interpreter and its own arguments, the file among them.
+            environment: Variables; None for its own.
+        """
+        return Launch(
+            argv=(self.python, *words, *self.flags()),
+            environment=self.environment if environment is None else environment,
+            cwd=self.file.parent,
+        )
 
     def workload(self) -> dict[str, str]:
         """Facts that a baseline must have in common with it, as text; values of variables and secrets as hashes."""

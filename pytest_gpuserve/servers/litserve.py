@@ -12,7 +12,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime, added
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import AppServer, read_facts
-from pytest_gpuserve.servers.base import Launch, with_own_package
+from pytest_gpuserve.servers.base import with_own_package
 from pytest_gpuserve.servers.inside.litserve_app import ANSWERS, EXECUTIONS, FACTS, LAUNCH, READY_PATH
 from pytest_gpuserve.servers.inside.tally import SUFFIX, Counted, read_tally
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpuserve.servers.base import Argument, Site
+    from pytest_gpuserve.servers.base import Argument, Launch, Site
+
 
 @dataclass(frozen=True)
 class LitServe(AppServer):
@@ -37,19 +38,9 @@ class LitServe(AppServer):
         """See ``ServerKind``."""
         folder = _folder(site)
         folder.mkdir()
-        return Launch(
-            argv=(
-                self.app.python,
-                *LAUNCH,
-                f"--host={site.host}",
-                f"--port={site.port}",
-                f"--folder={folder}",
-                str(self.app.file),
-                *self.app.flags(),
-            ),
-            environment=with_own_package(site, self.app.environment),
-            cwd=self.app.file.parent,
-        )
+        places = (f"--host={site.host}", f"--port={site.port}", f"--folder={folder}")
+        environment = with_own_package(site, self.app.environment)
+        return self.app.launch(*LAUNCH, *places, str(self.app.file), environment=environment)
 
     def read_counters(self, site: Site) -> Counters | None:
         """See ``ServerKind``; None if an API has a loop of the user's own, whose batches are unknown.

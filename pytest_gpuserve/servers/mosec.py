@@ -11,7 +11,6 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER
 from pytest_gpuserve.servers.app import AppServer
-from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.metric_names import bucket_counts, check_counts, read_samples, scrape
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.samples import Sample
 
-    from pytest_gpuserve.servers.base import Site
+    from pytest_gpuserve.servers.base import Launch, Site
 
 NAMESPACE = "mosec_service"
 TOTAL = "total"
@@ -67,18 +66,12 @@ class Mosec(AppServer):
 
     def launch(self, site: Site) -> Launch:
         """See ``ServerKind``."""
-        return Launch(
-            argv=(
-                self.app.python,
-                str(self.app.file),
-                f"--address={site.host}",
-                f"--port={site.port}",
-                f"--path={site.folder / 'mosec'}",
-                f"--namespace={NAMESPACE}",
-                *self.app.flags(),
-            ),
-            environment=self.app.environment,
-            cwd=self.app.file.parent,
+        return self.app.launch(
+            str(self.app.file),
+            f"--address={site.host}",
+            f"--port={site.port}",
+            f"--path={site.folder / 'mosec'}",
+            f"--namespace={NAMESPACE}",
         )
 
     def read_counters(self, site: Site) -> Counters:

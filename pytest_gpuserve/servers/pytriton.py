@@ -12,7 +12,7 @@ import msgspec
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.servers.app import AppServer, read_facts
-from pytest_gpuserve.servers.base import Launch, inherited_environment, with_own_package
+from pytest_gpuserve.servers.base import inherited_environment, with_own_package
 from pytest_gpuserve.servers.inside.pytriton_app import FACTS, MODULE, PORTS
 from pytest_gpuserve.servers.triton_api import Roles, read_config, read_statistics, read_version
 from pytest_gpuserve.servers.triton_config import used_settings
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.servers.base import Site
+    from pytest_gpuserve.servers.base import Launch, Site
 
 TOKEN_HEADER = "triton-access-token"  # noqa: S105 - the header's name
 """Header of Triton for pytriton's token."""
@@ -73,20 +73,15 @@ class PyTriton(AppServer):
         libraries = os.pathsep.join(filter(None, (str(install.link_library(site)), before)))
         folder = _folder(site)
         folder.mkdir(mode=0o700)
-        return Launch(
-            argv=(
-                self.app.python,
-                "-m",
-                MODULE,
-                f"--host={site.host}",
-                *(f"--{name}={site.ports[name]}" for name in self.ports),
-                f"--folder={folder}",
-                str(self.app.file),
-                *self.app.flags(),
-            ),
+        return self.app.launch(
+            "-m",
+            MODULE,
+            f"--host={site.host}",
+            *(f"--{name}={site.ports[name]}" for name in self.ports),
+            f"--folder={folder}",
+            str(self.app.file),
             # The stub, which is not in the server's folder, must find this interpreter's libpython before any other.
             environment=with_own_package(site, {**self.app.environment, LIBRARIES: libraries}),
-            cwd=self.app.file.parent,
         )
 
     def read_counters(self, site: Site) -> Counters:
