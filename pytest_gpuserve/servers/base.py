@@ -39,7 +39,6 @@ class Site:
         host: Its address; only a server that was not started here may have another one than the loopback's.
         tls: Whether connections use TLS, with a check of its certificate.
         ca_file: Certificates to trust instead of the system's; empty for those.
-        start_timeout_seconds: Limit of its start; other queries get a share of it.
     """
 
     folder: Path
@@ -47,7 +46,6 @@ class Site:
     host: str = HOST
     tls: bool = False
     ca_file: str = ""
-    start_timeout_seconds: float = 120.0
 
     @property
     def port(self) -> int:
@@ -187,8 +185,8 @@ def with_own_package(site: Site, environment: Mapping[str, str]) -> dict[str, st
     return {**environment, PYTHONPATH: os.pathsep.join(filter(None, (str(place), before)))}
 
 
-START_SHARE: Final = 0.25
-"""Share of the start timeout that one answer may take."""
+ANSWER_SECONDS: Final = 30.0
+"""Longest wait for such an answer."""
 
 
 class Reply(NamedTuple):
@@ -224,7 +222,7 @@ def query(
     """Query a server; an answer of any status is returned.
 
     Args:
-        site: Place of the server; the limit is a quarter of its start timeout.
+        site: Place of the server.
         path: Path of the query.
         what: Error text if the answer is missing.
         method: HTTP method.
@@ -234,22 +232,17 @@ def query(
     Raises:
         ServerFailed: No complete answer came in time.
     """
-    seconds = START_SHARE * site.start_timeout_seconds
     connection = (
-        http.client.HTTPSConnection(site.host, site.port, timeout=seconds, context=verified_tls(site.ca_file))
+        http.client.HTTPSConnection(site.host, site.port, timeout=ANSWER_SECONDS, context=verified_tls(site.ca_file))
         if site.tls
-        else http.client.HTTPConnection(site.host, site.port, timeout=seconds)
+        else http.client.HTTPConnection(site.host, site.port, timeout=ANSWER_SECONDS)
     )
     try:
         connection.request(method, path, body or None, dict(headers or {}))
         answer = connection.getresponse()
         return Reply(answer.status, answer.read(), answer.headers.get("Location", ""))
     except TimeoutError:
-        raise ServerFailed(
-            what,
-            found=f"no answer in {format_seconds(seconds)}, a quarter of the start timeout",
-            remedies=[f"if the server only needs longer, allow more: start_timeout={2 * site.start_timeout_seconds:g}"],
-        ) from None
+        raise ServerFailed(what, found=f"no answer in {format_seconds(ANSWER_SECONDS)}") from None
     except (OSError, http.client.HTTPException) as problem:
         raise ServerFailed(what, found=str(problem) or repr(problem)) from None
     finally:

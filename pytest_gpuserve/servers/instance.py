@@ -222,7 +222,7 @@ def started(
     """
     deadline = Deadline.after(start_timeout_seconds)
     with owned_folder("gpuserve-", log=log) as (folder, supervisor), claimed_ports(len(kind.ports)) as ports:
-        site = Site(folder, dict(zip(kind.ports, ports, strict=True)), start_timeout_seconds=start_timeout_seconds)
+        site = Site(folder, dict(zip(kind.ports, ports, strict=True)))
         launch = kind.launch(site)
         _check_ports(kind, site)
         began = time.monotonic()
@@ -293,7 +293,7 @@ def _probe(kind: ServerKind, site: Site, ask: Ask, process: Process, deadline: D
     probe = partial(http_probe, site.host, site.port, patience=patience, environment=process.command.env)
     if kind.health:
         probes.append(probe(Ask("GET", kind.health)))
-    probes.append(probe(ask, Readiness(kind.name, ask, process, site.start_timeout_seconds).accept))
+    probes.append(probe(ask, Readiness(kind.name, ask, process, deadline.seconds).accept))
     return all_of(*probes)
 
 

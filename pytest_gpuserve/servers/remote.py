@@ -155,7 +155,7 @@ def reached(
         raise
     # If it runs on this machine, its computation is not a disturbance of the measurement.
     here = is_here(kind.host)
-    site = replace(kind.site(), start_timeout_seconds=timeout_seconds)
+    site = kind.site()
     yield Instance(
         kind,
         site,

@@ -39,9 +39,9 @@ class Pages(ThreadingHTTPServer):
         """Port of the server."""
         return self.server_port
 
-    def site(self, start_timeout_seconds: float = 120.0) -> Site:
+    def site(self) -> Site:
         """Site of the server, as its adapter knows it."""
-        return Site(Path(), {"http": self.server_port}, start_timeout_seconds=start_timeout_seconds)
+        return Site(Path(), {"http": self.server_port})
 
 
 class Handler(BaseHTTPRequestHandler):
