@@ -210,41 +210,42 @@ def _with_context(function: Callable[..., Any]) -> Callable[[Any, object], Any]:
 def _counted_predict(
     predict: Callable[[Any, object], Any], original: Callable[..., Any], batch: FormedBatch, tally: Tally
 ) -> Callable[..., Any]:
-    """A function of the same kind as the original, because LitServe checks that; exceptions are not counted."""
-    clock = time.perf_counter_ns
+    """A function of the same kind as the original, because LitServe checks that."""
+
+    @contextlib.contextmanager
+    def counted() -> Iterator[None]:
+        """Count an execution, unless it fails or is abandoned."""
+        size, began = batch.size, time.perf_counter_ns()
+        yield
+        tally.executed(size, time.perf_counter_ns() - began)
+
     if inspect.isasyncgenfunction(original):
 
         async def counted_async_stream(x: object, context: object = None) -> AsyncIterator[object]:
-            size, began = batch.size, clock()
-            async with contextlib.aclosing(predict(x, context)) as stream:
-                async for part in stream:
-                    yield part
-            tally.executed(size, clock() - began)
+            with counted():
+                async with contextlib.aclosing(predict(x, context)) as stream:
+                    async for part in stream:
+                        yield part
 
         return counted_async_stream
     if inspect.iscoroutinefunction(original):
 
         async def counted_coroutine(x: object, context: object = None) -> object:
-            size, began = batch.size, clock()
-            answer = await predict(x, context)
-            tally.executed(size, clock() - began)
-            return answer
+            with counted():
+                return await predict(x, context)
 
         return counted_coroutine
     if inspect.isgeneratorfunction(original):
 
         def counted_stream(x: object, context: object = None) -> Iterator[object]:
-            size, began = batch.size, clock()
-            yield from predict(x, context)
-            tally.executed(size, clock() - began)
+            with counted():
+                yield from predict(x, context)
 
         return counted_stream
 
     def counted_call(x: object, context: object = None) -> object:
-        size, began = batch.size, clock()
-        answer = predict(x, context)
-        tally.executed(size, clock() - began)
-        return answer
+        with counted():
+            return predict(x, context)
 
     return counted_call
 
