@@ -354,13 +354,6 @@ def main() -> None:
     parser.add_argument("app", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    try:
-        litserve = importlib.import_module("litserve")
-    except ModuleNotFoundError as missing:
-        sys.exit(
-            f"litserve_server: {sys.executable} cannot import {missing.name}: install litserve there, or name the"
-            " interpreter that has it: python=..."
-        )
-    prepare(litserve, host=options.host, port=options.port, folder=options.folder)
+    prepare(importlib.import_module("litserve"), host=options.host, port=options.port, folder=options.folder)
     sys.argv[0] = str(options.app)
     run_as_main(options.app, options.arguments, scratch=options.folder)

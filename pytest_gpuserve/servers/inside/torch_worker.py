@@ -16,9 +16,9 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from pytest_gpuserve.errors import GpuserveError, ServerFailed
+from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.servers.inside.tally import MOST_SIZES, Tally, write_facts
 from pytest_gpuserve.servers.inside.torch_http import HttpServer
 
@@ -94,9 +94,7 @@ def main() -> None:
     parts: dict[str, float] = {}
     failed = "the model did not start"
     try:
-        with _timed(parts, IMPORT):
-            torch = _import_torch()
-        run = _start(torch, options, parts)
+        run = _start(options, parts)
         failed = "the worker ended under load"
         run()
     except GpuserveError as problem:
@@ -106,8 +104,10 @@ def main() -> None:
         _give_up(f"torch_worker: {failed}: {type(problem).__name__}: {problem}")
 
 
-def _start(torch: Any, options: Options, parts: dict[str, float]) -> Callable[[], None]:  # noqa: ANN401 -- a module
+def _start(options: Options, parts: dict[str, float]) -> Callable[[], None]:
     """Load the model and listen; return the function that executes requests until the process ends."""
+    with _timed(parts, IMPORT):
+        import torch  # noqa: PLC0415 -- timed
     # Their imports include torch.
     from pytest_gpuserve.servers.inside.torch_model import (  # noqa: PLC0415
         Execution,
@@ -138,7 +138,13 @@ def _start(torch: Any, options: Options, parts: dict[str, float]) -> Callable[[]
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     names = parameter_names(model)
-    settings = {**_facts(torch), **parameter_facts(model)}
+    settings = {
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "threads": str(torch.get_num_threads()),
+        "float32 matmul": str(torch.get_float32_matmul_precision()),
+        **parameter_facts(model),
+    }
     if options.compile_backend:
         with _timed(parts, COMPILE_CALL):
             # Not module.compile(), which does not compile torch's own containers, such as Sequential.
@@ -154,7 +160,9 @@ def _start(torch: Any, options: Options, parts: dict[str, float]) -> Callable[[]
         write_facts(folder / FACTS_FILE, facts)
 
     write_facts(folder / FACTS_FILE, facts)
-    _raise_file_limit()
+    # Each user of a load has a connection.
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     service = Service(
         tally,
         options.callable,
@@ -166,35 +174,6 @@ def _start(torch: Any, options: Options, parts: dict[str, float]) -> Callable[[]
     )
     vital(HttpServer((options.host, options.port), options.callable, service.infer).serve_forever)
     return service.run
-
-
-def _import_torch() -> Any:  # noqa: ANN401 -- a module
-    try:
-        import torch  # noqa: PLC0415 -- timed
-    except ImportError as problem:
-        raise ServerFailed(
-            "torch_worker: this interpreter cannot import torch",
-            found=f"{type(problem).__name__}: {problem}",
-            looked=[sys.executable],
-            remedies=["pip install 'pytest-gpuserve[torch]'", "or name an interpreter that has it: python=..."],
-        ) from problem
-    return torch
-
-
-def _facts(torch: Any) -> dict[str, str]:  # noqa: ANN401 -- a module
-    """Settings of this process that its options do not tell, as text."""
-    return {
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "threads": str(torch.get_num_threads()),
-        "float32 matmul": str(torch.get_float32_matmul_precision()),
-    }
-
-
-def _raise_file_limit() -> None:
-    """Raise the limit of open files as far as allowed, because each user of a load has a connection."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextmanager
