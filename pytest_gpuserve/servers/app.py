@@ -263,7 +263,7 @@ class AppServer(TellsNothing):
 
 
 def read_facts(place: Path, facts: type[_Facts], *, who: str, remedy: str) -> _Facts:
-    """Read the facts that a server with our code wrote at its start.
+    """Read the facts that a server wrote at its start.
 
     Args:
         place: The JSON file.

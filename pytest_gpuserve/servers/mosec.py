@@ -10,7 +10,7 @@ import msgspec
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER
-from pytest_gpuserve.servers.app import AppServer
+from pytest_gpuserve.servers.app import AppServer, read_facts
 from pytest_gpuserve.servers.metric_names import bucket_counts, check_counts, read_samples, scrape
 
 if TYPE_CHECKING:
@@ -93,16 +93,9 @@ class Mosec(AppServer):
 
 
 def _config(site: Site) -> _Config:
-    """Mosec's settings, which it writes before it starts its server.
-
-    Raises:
-        ServerFailed: The file cannot be read, or is invalid.
-    """
-    file = site.folder / "mosec" / "config.json"
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=_Config)
-    except (OSError, msgspec.MsgspecError) as problem:
-        raise ServerFailed("mosec's settings cannot be read", found=str(problem), looked=[str(file)]) from None
+    """Mosec's settings, which it writes before it starts its server."""
+    place = site.folder / "mosec" / "config.json"
+    return read_facts(place, _Config, who="mosec", remedy="call Server().run() in the process of the app itself")
 
 
 def mosec_samples(page: str) -> list[Sample]:
