@@ -15,7 +15,6 @@ from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.app import App, AppServer, read_facts
 from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.inside.tally import read_tally
-from pytest_gpuserve.servers.inside.torch_http import READY_PATH
 from pytest_gpuserve.servers.inside.torch_worker import COUNTED, FACTS_FILE, TALLY_FILE, Options
 
 if TYPE_CHECKING:
@@ -62,7 +61,6 @@ class TorchWorker(AppServer):
     max_wait_ms: float = 0.0
     seed: int = 0
     name: str = field(default="torch worker", init=False)
-    health: str = field(default=READY_PATH, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "default_model", self.callable)

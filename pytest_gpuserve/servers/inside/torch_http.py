@@ -20,8 +20,6 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-READY_PATH: Final = "/v2/health/ready"
-
 Bytes: TypeAlias = "bytes | memoryview"
 
 ITEM_BYTES: Final = {
@@ -229,15 +227,12 @@ class HttpServer:
                 _write_http(link, *answer, is_last=is_last)
 
     def _answer(self, request: _HttpRequest) -> _Answer:
-        if (request.method, request.path) == ("GET", READY_PATH):
-            # It listens once its model is loaded.
-            return HTTPStatus.OK, ()
         if (request.method, request.path) != ("POST", self._path):
-            return _error(HTTPStatus.NOT_FOUND, f"there is only GET {READY_PATH}, and POST {self._path}")
+            return _error(HTTPStatus.NOT_FOUND, f"there is only POST {self._path}")
         json_bytes = request.headers.get(HEADER_LENGTH.lower(), str(len(request.body)))
+        if not json_bytes.isdecimal():
+            return _error(HTTPStatus.BAD_REQUEST, f"{HEADER_LENGTH} is not a number: {json_bytes}")
         try:
-            if not json_bytes.isdecimal():
-                raise BadRequest(f"{HEADER_LENGTH} is not a number: {json_bytes}")
             return HTTPStatus.OK, self._infer(request.body, int(json_bytes))
         except BadRequest as problem:
             return _error(HTTPStatus.BAD_REQUEST, str(problem))
@@ -288,7 +283,7 @@ def _read_line(reader: BinaryIO) -> str:
 
 def _write_http(link: socket.socket, status: HTTPStatus, parts: Sequence[Bytes], *, is_last: bool) -> None:
     head = [f"HTTP/1.1 {status.value} {status.phrase}", f"Content-Length: {sum(map(len, parts))}"]
-    if status is HTTPStatus.OK and parts:
+    if status is HTTPStatus.OK:
         head.append(f"{HEADER_LENGTH}: {len(parts[0])}")
     if is_last:
         head.append("Connection: close")
