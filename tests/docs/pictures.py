@@ -145,7 +145,8 @@ th, td { padding: 6px 13px; border: 1px solid #d1d9e0; }
 
 COLUMNS: Final = 120
 LEFT_OUT: Final = re.compile(
-    r"(platform|benchmark:|rootdir:|plugins:|server logs:|FAILED) |E +(metrics that|did not|\.\.\.|$)"
+    r"(platform|benchmark:|rootdir:|plugins:|server logs:|report:|--gpuserve-markdown:|gpuserve: comparisons|FAILED) "
+    r"|E +(metrics that|did not|\.\.\.|$)"
 )
 """Lines that the picture of the terminal does not need."""
 
