@@ -16,7 +16,7 @@ from pytest_gpuserve.compare.side_by_side import NOT_LOOKED_AT, SideBySide
 from pytest_gpuserve.measure.rounds import ARMS, Round
 from pytest_gpuserve.store.kept import KeptFolder, KeptMetric
 from pytest_gpuserve.verdict import verdict as verdict_module
-from pytest_gpuserve.verdict.metric import METRICS, Metric
+from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.paired import Prior
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import LOOKS
@@ -175,21 +175,6 @@ def test_trouble_in_a_round_is_invalid_for_every_metric() -> None:
         judgement = paired.judge(metric, TOLERANCE)
         assert (judgement.verdict, said(judgement.reasons)) == (Verdict.INVALID, ("wrong answers",))
         assert paired.judge_limit(metric, 1.0).verdict is Verdict.INVALID
-
-
-@pytest.mark.parametrize(
-    ("requests", "metric", "words"),
-    [pytest.param(0, THROUGHPUT, "", id="none"), pytest.param(20, P99, "1000 requests", id="too few for a quantile")],
-)
-def test_what_is_not_known_is_undecided_and_has_no_value(requests: int, metric: Metric, words: str) -> None:
-    """At a full round too; it is said how many requests a quantile needs."""
-    paired = a_comparison(ScriptedPairing(Build(requests=requests)))
-    for _ in range(2):
-        paired.more()
-        judgement = paired.judge(metric, 0.2)
-        assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert judgement.value is None
-    assert not words or says(judgement, words)
 
 
 def test_a_first_round_that_was_cut_short_does_not_block_a_quantile() -> None:

@@ -272,10 +272,3 @@ def test_an_id_that_cannot_be_typed_makes_no_command() -> None:
     assert closer_command(judgement(), "t[\x1b]", "cpu", before="HEAD~1") == ""
     assert code_before(None, clean=True) == code_before(None, clean=False) == ""
     assert closer_command(judgement(), "t", "cpu", before="") == ""
-
-
-def test_no_command_where_none_helps() -> None:
-    """An invalid measurement must not be recorded, a pass needs no command, and the last look cannot be extended."""
-    for verdict in (Verdict.PASS, Verdict.IMPROVED, Verdict.INVALID):
-        assert command_for(judgement(verdict, reasons=(SPENT,)), "t", "cpu", stored=True) == ""
-    assert command_for(LAST_LOOK, "t", "cpu", stored=True) == ""
