@@ -2,7 +2,7 @@
 
 from pytest_gpuserve.device.gpu import AUTO, CPU, RESERVED_NAMES, Gpu, NvmlAnswer, device_name, list_gpus
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS, HOST_VARIABLE, Host, read_host, read_software
-from pytest_gpuserve.device.lock import DeviceLock, Holder
+from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.device.select import Device, select_device, visible_gpus
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Device",
     "DeviceLock",
     "Gpu",
-    "Holder",
     "Host",
     "NvmlAnswer",
     "device_name",

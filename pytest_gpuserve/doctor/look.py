@@ -93,7 +93,7 @@ def _read_cpu() -> CpuReading:
 
 def lock_check(key: str, *, folder: Path | None = None) -> Check:
     """Whether a session measures on a device now: ``cpu``, or a GPU's UUID."""
-    lock = DeviceLock(key, command="", folder=folder)
+    lock = DeviceLock(key, folder=folder)
     found: str | None = "free"
     try:
         # A link or a pipe in the lock's place must not be followed, and must not block.
@@ -106,7 +106,7 @@ def lock_check(key: str, *, folder: Path | None = None) -> Check:
     except FileNotFoundError:
         pass
     except BlockingIOError:
-        found = f"taken by {lock.holder()}"
+        found = f"taken by {lock.describe_holder()}"
     except OSError:
         found = None
     return replace(check("lock", found, found != "free"), subject=key)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import sys
 from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuserve.builds.checkout import Revision
-    from pytest_gpuserve.device import Device, Holder
+    from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.plugin.options import Settings
@@ -103,7 +101,7 @@ class Equipment:
         self.engine = None if settings.load_engine == "local" else RayEngine(settings.load_engine, ENGINE_OPTION)
         self.against_name = ""
         self.warnings: tuple[str, ...] = ()
-        self.lock = DeviceLock(device.lock_key, command=shlex.join(sys.argv))
+        self.lock = DeviceLock(device.lock_key)
         if measuring:
             # Early, before the wait for a device and the first test: git may not know the revision.
             self.against_name = self.reference_builds.name_of(revision=settings.against, python=settings.against_python)
@@ -242,7 +240,7 @@ def take(lock: DeviceLock, config: pytest.Config, settings: Settings) -> None:
         DeviceProblem: Another session kept it for longer than the settings allow.
     """
 
-    def say_waiting(holder: Holder, wait_seconds: float) -> None:
+    def say_waiting(holder: str, wait_seconds: float) -> None:
         limit = f"giving up after {format_seconds(wait_seconds)} (ini gpuserve_lock_wait)"
         say(config, f"gpuserve: waiting for the device: {holder} measures on it; {limit}")
 

@@ -48,7 +48,7 @@ def alone(path: Path) -> Iterator[None]:
     Raises:
         BaselineUnusable: Other processes held the lock for too long.
     """
-    lock = DeviceLock("baselines", command="writes baselines")
+    lock = DeviceLock("baselines")
     try:
         held = lock.acquire(wait_seconds=LONGEST_WAIT_SECONDS, on_wait=lambda *_: None)
     except DeviceProblem as problem:

@@ -114,7 +114,7 @@ def test_an_app_that_the_base_lacks_is_missing(project: Project, checkout: Check
 @pytest.mark.usefixtures("checkout")
 def test_an_unknown_revision_is_exit_4(project: Project) -> None:
     """The error comes before any measurement or wait; a run that measures nothing neither compares nor waits."""
-    lock = DeviceLock("cpu", command="another", folder=Path(project.environment[LOCKS_VARIABLE] or ""))
+    lock = DeviceLock("cpu", folder=Path(project.environment[LOCKS_VARIABLE] or ""))
     with lock.acquire(wait_seconds=0, on_wait=lambda *notice: None):
         result = project.run("--against=nothing")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
