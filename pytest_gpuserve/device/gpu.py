@@ -7,8 +7,8 @@ import ctypes
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +57,6 @@ class Gpu:
         product: The vendor's name, verbatim.
         name: The name for ``--gpu`` and for the folder under ``baselines/``.
         uuid: ``GPU-`` or ``MIG-`` and a UUID, the permanent name of the GPU, also for CUDA.
-        pci_bus_id: Domain, bus, device and function, as in ``00000000:3B:00.0``.
         memory_bytes: Its whole memory; None if it shares the host's memory.
         driver: Version of the driver.
         cuda: The newest CUDA version that the driver supports, as in ``12.8``.
@@ -65,7 +64,6 @@ class Gpu:
         max_sm_clock_mhz: The highest clock of its multiprocessors.
         mig_profile: Share of an instance, such as ``1g.10gb``; None for a whole GPU.
         power_default_watts: The default power limit.
-        power_most_watts: The highest possible power limit.
         max_memory_clock_mhz: The highest clock of its memory.
         application_clock_mhz: The graphics clock that applications get, as far as heat and power allow.
         application_memory_clock_mhz: The memory clock that they get.
@@ -80,7 +78,6 @@ class Gpu:
     product: str
     name: str
     uuid: str
-    pci_bus_id: str | None
     memory_bytes: int | None
     driver: str | None
     cuda: str | None
@@ -88,7 +85,6 @@ class Gpu:
     max_sm_clock_mhz: int | None
     mig_profile: str | None = None
     power_default_watts: float | None = None
-    power_most_watts: float | None = None
     max_memory_clock_mhz: int | None = None
     application_clock_mhz: int | None = None
     application_memory_clock_mhz: int | None = None
@@ -144,23 +140,16 @@ def _shut_down(pynvml: ModuleType) -> None:
         pynvml.nvmlShutdown()
 
 
-def _said(pynvml: ModuleType, error: Exception) -> str:
-    """Text of an NVML error, in the library's words."""
-    if isinstance(error, UnicodeDecodeError):
-        return "NVML gave bytes that are not text"
-    code = getattr(error, "value", pynvml.NVML_ERROR_UNKNOWN)
-    # The binding's texts differ from the library's in some errors, and people search for the library's.
-    try:
-        return f"NVML said: {pynvml.nvmlErrorString(code)}"
-    except (pynvml.NVMLError, UnicodeDecodeError):
-        return f"NVML said: {error}"
+def _said(pynvml: ModuleType, error: Any) -> str:  # noqa: ANN401 -- an NVMLError, which has no types
+    """Text of an NVML error, in the library's words: the binding's differ, and people search for the library's."""
+    return f"NVML said: {pynvml.nvmlErrorString(error.value)}"
 
 
 def _required(pynvml: ModuleType, what: str, read: Callable[..., _T], *arguments: object) -> _T:
     """Read a fact, with a name for people, that every GPU has. Raises `Unreadable`."""
     try:
         return read(*arguments)
-    except (pynvml.NVMLError, UnicodeDecodeError) as error:
+    except pynvml.NVMLError as error:
         raise Unreadable(f"{what} cannot be read; {_said(pynvml, error)}") from error
 
 
@@ -168,7 +157,7 @@ def _optional(pynvml: ModuleType, read: Callable[..., _T], *arguments: object) -
     """Read a fact that may stay unknown."""
     try:
         return read(*arguments)
-    except (pynvml.NVMLError, UnicodeDecodeError):
+    except pynvml.NVMLError:
         return None
 
 
@@ -262,7 +251,6 @@ def _read_facts(pynvml: ModuleType, handle: object, index: int) -> Gpu:
         return _optional(pynvml, read, handle, *arguments)
 
     product, uuid = _read_identity(pynvml, handle)
-    limits = fact(pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
     ecc = fact(pynvml.nvmlDeviceGetEccMode)
     persistence = fact(pynvml.nvmlDeviceGetPersistenceMode)
     cuda = _optional(pynvml, pynvml.nvmlSystemGetCudaDriverVersion_v2)
@@ -275,7 +263,6 @@ def _read_facts(pynvml: ModuleType, handle: object, index: int) -> Gpu:
         product=product,
         name=device_name(product),
         uuid=uuid,
-        pci_bus_id=fact(partial(_pci_bus_id, pynvml)),
         memory_bytes=_read_memory(pynvml, handle),
         driver=_optional(pynvml, pynvml.nvmlSystemGetDriverVersion),
         # 1000 * major + 10 * minor: nvml.h, NVML_CUDA_DRIVER_VERSION_MAJOR and _MINOR.
@@ -283,7 +270,6 @@ def _read_facts(pynvml: ModuleType, handle: object, index: int) -> Gpu:
         power_limit_watts=_watts(fact(pynvml.nvmlDeviceGetPowerManagementLimit)),
         max_sm_clock_mhz=fact(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),
         power_default_watts=_watts(fact(pynvml.nvmlDeviceGetPowerManagementDefaultLimit)),
-        power_most_watts=None if limits is None else _watts(limits[1]),
         max_memory_clock_mhz=fact(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),
         application_clock_mhz=clocks[0],
         application_memory_clock_mhz=clocks[1],
@@ -339,8 +325,3 @@ def _read_instance(pynvml: ModuleType, handle: object, number: int, gpu: Gpu) ->
 
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
-
-
-def _pci_bus_id(pynvml: ModuleType, handle: object) -> str:
-    raw: bytes | str = pynvml.nvmlDeviceGetPciInfo(handle).busId
-    return raw.decode("ascii") if isinstance(raw, bytes) else raw

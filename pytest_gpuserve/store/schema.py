@@ -172,7 +172,6 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     cuda: str | None = None
     power_limit_watts: NotNegative | None = None
     gpu_id: str | None = None
-    pci_bus_id: str | None = None
     mig_profile: str | None = None
     compute_capability: str | None = None
     ecc: bool | None = None
@@ -183,7 +182,6 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     application_memory_clock_mhz: Count | None = None
     application_clocks_set: bool | None = None
     power_default_watts: NotNegative | None = None
-    power_most_watts: NotNegative | None = None
 
 
 class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -131,7 +131,7 @@ def test_an_unknown_on_one_side_forbids(records: dict[str, dict[str, Any]], rule
 def test_information_is_never_a_difference(records: dict[str, dict[str, Any]]) -> None:
     """Another GPU of the kind in another slot makes no difference."""
     now = records["T4"]
-    other = {**now, "gpu_id": "x", "pci_bus_id": None, "power_default_watts": 1.0, "power_most_watts": None}
+    other = {**now, "gpu_id": "x", "power_default_watts": 1.0}
     assert compare(other, now) == Compatibility()
     assert changes(other, now) == []
 
@@ -151,7 +151,7 @@ def test_a_host_only_warns() -> None:
 
 def test_every_read_fact_is_recorded_and_has_a_rule() -> None:
     """Facts that only inform have no rule, nor has the host's identity; a few facts have another form in a baseline."""
-    informing = {"gpu_id", "pci_bus_id", "power_default_watts", "power_most_watts"}
+    informing = {"gpu_id", "power_default_watts"}
     assert {rule.field for rule in DEVICE_RULES} == set(DeviceRecord.__struct_fields__) - informing
     assert {rule.field for rule in HOST_RULES} == set(HostRecord.__struct_fields__) - {"id", "system", "kernel"}
     other_form = {"index", "uuid", "memory_bytes"}

@@ -19,7 +19,6 @@ def gpu(index: int, product: str, name: str) -> Gpu:
         product=product,
         name=name,
         uuid=f"GPU-{index}aaaaaaa-0000",
-        pci_bus_id=f"00000000:0{index + 1}:00.0",
         memory_bytes=2**34,
         driver="570.133.20",
         cuda="12.8",

@@ -35,7 +35,6 @@ GPU = Gpu(
     product="Tesla T4",
     name="T4",
     uuid=UUID,
-    pci_bus_id="00000000:3B:00.0",
     memory_bytes=15 * GIB,
     driver="570.1",
     cuda="12.8",

@@ -107,7 +107,7 @@ def here(host: str = "host-a", *, commit: str | None = COMMIT, clean: bool = Tru
 
 def on_gpu(where: RunEnvironment) -> RunEnvironment:
     """The same with a GPU."""
-    gpu = Gpu(0, "NVIDIA X", "X", "GPU-1", "00000000:3B:00.0", None, "560.1", "12.6", 300.0, None, None)
+    gpu = Gpu(0, "NVIDIA X", "X", "GPU-1", None, "560.1", "12.6", 300.0, None, None)
     return replace(where, device=replace(where.device, name="X", gpu=gpu))
 
 

@@ -28,7 +28,6 @@
 #include <string.h>
 #include <time.h>
 
-typedef struct { char bus_id_legacy[16]; unsigned domain, bus, device, pci_device, pci_subsystem; char bus_id[32]; } PciInfo;
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } Process;
@@ -402,16 +401,6 @@ int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
     return code ? code : copy(uuid, length, text_of(device, "uuid"));
 }
 
-int nvmlDeviceGetPciInfo_v3(void *device, PciInfo *info) {
-    int code = enter_device(__func__, device);
-    const char *text = code ? NULL : text_of(device, "pci");
-    if (code || !text) return code ? code : NOT_SUPPORTED;
-    memset(info, 0, sizeof *info);
-    sscanf(text, "%x:%x:%x", &info->domain, &info->bus, &info->device);
-    snprintf(info->bus_id_legacy, sizeof info->bus_id_legacy, "%04X:%02X:00.0", info->domain & 0xFFFF, info->bus & 0xFF);
-    return copy(info->bus_id, sizeof info->bus_id, text);
-}
-
 int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
     int code = enter_device(__func__, device);
     const char *text = code ? NULL : text_of(device, "compute_capability");
@@ -424,13 +413,6 @@ int nvmlDeviceGetEccMode(void *device, unsigned *current, unsigned *pending) {
     if (code || (code = small_number(device, "ecc", current))) return code;
     *pending = !*current;
     return SUCCESS;
-}
-
-int nvmlDeviceGetPowerManagementLimitConstraints(void *device, unsigned *least, unsigned *most) {
-    int code = enter_device(__func__, device);
-    if (code) return code;
-    *least = 0;
-    return small_number(device, "power_max_mw", most);
 }
 
 ANSWERS(nvmlDeviceGetPersistenceMode, "persistence", unsigned)

@@ -133,7 +133,7 @@ class FakeSlice:
 
 @dataclass(frozen=True)
 class FakeGpu:
-    """A GPU and its facts. Any fact but ``product``, ``uuid`` and ``pci`` may be a ``Course``.
+    """A GPU and its facts. Any fact but ``product`` and ``uuid`` may be a ``Course``.
 
     Args:
         power_watts: Power, whose integral over time is the energy counter; its steps are milliseconds in order.
@@ -142,12 +142,10 @@ class FakeGpu:
 
     product: str
     uuid: str = "GPU-00000000-1111-2222-3333-444444444444"
-    pci: str | None = "00000000:3B:00.0"
     memory_bytes: Fact = 15360 * MIB
     compute_capability: str | None = "7.5"
     power_limit_watts: Fact = 70
     power_default_watts: Fact = 70
-    power_most_watts: Fact = 70
     max_sm_clock: Fact = 1590
     max_memory_clock: Fact = 5001
     application_graphics_clock: Fact = 585
@@ -209,7 +207,6 @@ def _of_a_data_center(
         compute_capability=capability,
         power_limit_watts=watts,
         power_default_watts=watts,
-        power_most_watts=watts,
         max_sm_clock=max_clocks[0],
         max_memory_clock=max_clocks[1],
         application_graphics_clock=application_clock,
@@ -240,7 +237,7 @@ DIVIDED_A100: Final = replace(
 
 def second(gpu: FakeGpu) -> FakeGpu:
     """Another GPU of the same kind, beside the first in one machine."""
-    return replace(gpu, uuid=f"GPU-2{gpu.uuid.removeprefix('GPU-')[1:]}", pci="00000000:AF:00.0")
+    return replace(gpu, uuid=f"GPU-2{gpu.uuid.removeprefix('GPU-')[1:]}")
 
 
 def write(script: Script, folder: Path, *, library: Path) -> dict[str, str]:
@@ -280,7 +277,6 @@ _KEYS: Final = {
     "memory_used_bytes": ("memory_used", 1),
     "power_limit_watts": ("power_limit_mw", 1000),
     "power_default_watts": ("power_default_mw", 1000),
-    "power_most_watts": ("power_max_mw", 1000),
     "power_watts": ("power_mw", 1000),
     "mig": ("mig_mode", 1),
     "most_slices": ("max_mig_devices", 1),
