@@ -7,7 +7,6 @@ import math
 import os
 import platform
 import re
-import shlex
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ def read_host(*, root: Path = Path("/"), environ: Mapping[str, str] | None = Non
     memory in whole GiB. Another machine, or the same one with other hardware, has another identity.
 
     Args:
-        root: Folder below which ``etc``, ``var``, ``proc`` and ``sys`` are read.
+        root: Folder below which the machine's id, ``proc`` and ``sys`` are read.
         environ: Environment with an optional GPUSERVE_HOST; this process's own by default.
 
     Raises:
@@ -78,7 +77,7 @@ def read_host(*, root: Path = Path("/"), environ: Mapping[str, str] | None = Non
         cores=len(os.sched_getaffinity(0)),
         memory_bytes=memory_bytes,
         kernel=platform.release(),
-        system=_system(root),
+        system=_system(),
         numa_nodes=_numa_nodes(root),
         governor=_governor(root),
     )
@@ -156,17 +155,12 @@ def _cpu_model(root: Path) -> str:
     return " ".join([platform.machine(), *numbers])
 
 
-def _system(root: Path) -> str:
-    for path in (root / "etc/os-release", root / "usr/lib/os-release"):
-        facts: dict[str, str] = {}
-        for line in _read(path).splitlines():
-            key, equals, value = line.strip().partition("=")
-            if equals and not key.startswith("#"):
-                facts[key] = _unquoted(value)
-        name = " ".join(facts[key] for key in ("NAME", "VERSION_ID") if facts.get(key))
-        if name:
-            return name
-    return platform.system()
+def _system() -> str:
+    try:
+        facts = platform.freedesktop_os_release()
+    except OSError:
+        return platform.system()
+    return " ".join(facts[key] for key in ("NAME", "VERSION_ID") if key in facts)
 
 
 def _numa_nodes(root: Path) -> int | None:
@@ -177,13 +171,6 @@ def _governor(root: Path) -> str | None:
     # A core that is switched off has no governor.
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     return ",".join(sorted({name for name in map(str.strip, map(_read, files)) if name})) or None
-
-
-def _unquoted(value: str) -> str:
-    try:
-        return " ".join(shlex.split(value))
-    except ValueError:
-        return value
 
 
 def _read(path: Path) -> str:

@@ -193,7 +193,7 @@ for uuid in sys.argv[1:]:
 def test_an_error_of_the_driver_costs_one_value_of_one_sample(library: Path, tmp_path: Path) -> None:
     """Whichever function fails: the next sample has the value again."""
     functions = [name for name in OF_FUNCTION if name != REASONS]
-    gpus = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index, _ in enumerate(functions))
+    gpus = tuple(replace(T4, uuid=f"GPU-{index:08}") for index, _ in enumerate(functions))
     errors = [Error(name, 999, index, Moment(call=3, only=True)) for index, name in enumerate(functions)]
     # Without a GPU in the script these are the calls of all of them: only the first GPU meets the error.
     everywhere = ("nvmlDeviceGetHandleByUUID", "nvmlEventSetCreate", "nvmlEventSetWait_v2")
@@ -216,7 +216,7 @@ def test_what_cannot_be_had_is_unknown_and_the_rest_still_comes(library: Path, t
 
     Of an older driver clock-event reasons are asked by their older name, throttle reasons.
     """
-    gpus = tuple(replace(T4, uuid=f"GPU-{index}", pci=None, clock_reasons=HW_THERMAL) for index in range(2))
+    gpus = tuple(replace(T4, uuid=f"GPU-{index}", clock_reasons=HW_THERMAL) for index in range(2))
     errors = (Error("nvmlDeviceRegisterEvents", NOT_SUPPORTED, 0), Error(REASONS, FUNCTION_NOT_FOUND))
     environment = write(Script(gpus, errors), tmp_path, library=library)
     lines = printed(PROBE, *(gpu.uuid for gpu in gpus), "GPU-none", env=environment).splitlines()
@@ -229,7 +229,7 @@ def test_what_cannot_be_had_is_unknown_and_the_rest_still_comes(library: Path, t
 def test_a_lost_gpu_is_told_and_all_of_it_unknown_from_then_on(library: Path, tmp_path: Path) -> None:
     """Whichever function finds it out; the other GPU goes on."""
     functions = list(OF_FUNCTION)
-    gpus = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index in range(len(functions) + 1))
+    gpus = tuple(replace(T4, uuid=f"GPU-{index:08}") for index in range(len(functions) + 1))
     errors = tuple(Error(name, GPU_IS_LOST, index, Moment(call=1)) for index, name in enumerate(functions))
     environment = write(Script(gpus, errors), tmp_path, library=library)
     lines = printed(PROBE, *(gpu.uuid for gpu in gpus), env=environment).splitlines()
