@@ -141,29 +141,19 @@ def _automatic(gpus: Sequence[Gpu], answer: NvmlAnswer, visible: str | None) -> 
 def _refusal(
     asked: str, known_names: Sequence[str], gpus: Sequence[Gpu], answer: NvmlAnswer, visible: str | None
 ) -> DeviceProblem:
+    found = f"{_present(answer.gpus, answer)}; baseline sets: {', '.join(sorted(known_names)) or 'none'}"
     hidden = next((gpu for gpu in answer.gpus if gpu.name == asked and gpu not in gpus), None)
-    sets = ", ".join(sorted(known_names)) or "none"
-    found = f"{_present(answer.gpus, answer)}; baseline sets: {sets}"
     if hidden is not None:
-        return DeviceProblem(
-            f"--gpu={asked} asks for a GPU that CUDA_VISIBLE_DEVICES={visible} hides.",
-            found=found,
-            looked=_looked(visible),
-            remedies=(f"unset CUDA_VISIBLE_DEVICES, or set it to {hidden.uuid}", *_offers(gpus)),
-        )
+        summary = f"CUDA_VISIBLE_DEVICES={visible} hides the GPU of --gpu={asked}."
+        ways = [f"unset CUDA_VISIBLE_DEVICES, or set it to {hidden.uuid}"]
+    else:
+        summary = f"--gpu={asked} is not a GPU of this machine."
+        meant = _meant(asked, [AUTO, CPU, *(gpu.name for gpu in gpus), *known_names])
+        ways = [f"did you mean --gpu={meant}?"] if meant else []
     if not gpus and answer.gpus:
         found += f"; CUDA_VISIBLE_DEVICES={visible} hides every GPU"
-    meant = _meant(asked, [AUTO, CPU, *(gpu.name for gpu in gpus), *known_names])
-    return DeviceProblem(
-        f"--gpu={asked} is not a GPU of this machine.",
-        found=found,
-        looked=_looked(visible),
-        remedies=(
-            *([f"did you mean --gpu={meant}?"] if meant else []),
-            *_offers(gpus),
-            "--gpu=auto (the GPU of this machine)",
-        ),
-    )
+    offers = (*_offers(gpus), "--gpu=auto (the GPU of this machine)")
+    return DeviceProblem(summary, found=found, looked=_looked(visible), remedies=(*ways, *offers))
 
 
 def _meant(asked: str, names: Sequence[str]) -> str | None:
