@@ -19,7 +19,7 @@ import psutil
 from pytest_gpuserve.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 HOST_VARIABLE = "GPUSERVE_HOST"
@@ -84,36 +84,26 @@ def read_host(*, root: Path = Path("/"), environ: Mapping[str, str] | None = Non
 
 
 def read_core_limit(*, root: Path = Path("/")) -> float | None:
-    """Read the number of cores that the control groups of this process allow, by the tightest of them.
+    """Read the number of cores that the control groups (version 2) of this process allow, by the tightest of them.
 
     Returns:
-        Infinity without a limit, and None if unknown.
+        Infinity without a limit, and None if unknown, as with version 1.
     """
-    limits = [limit for folder in _cpu_groups(root) if (limit := _group_limit(folder)) is not None]
-    # The root of the second version has no file of its own, and no limit.
-    if not limits and "cpu" in _read(root / "sys/fs/cgroup/cgroup.controllers").split():
-        return math.inf
-    return min(limits, default=None)
+    mounted = root / "sys/fs/cgroup"
+    group = next((line[3:] for line in _read(root / "proc/self/cgroup").splitlines() if line.startswith("0::")), "")
+    # In a container the path may be the host's, which is not mounted here, but its root is.
+    own = mounted / group.lstrip("/")
+    limits = [_limit_of(folder) for folder in (own, *own.parents) if folder.is_relative_to(mounted)]
+    # The root of the tree has no limit, and no file of one.
+    if "cpu" in _read(mounted / "cgroup.controllers").split():
+        limits.append(math.inf)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _cpu_groups(root: Path) -> Iterator[Path]:
-    """Folders of the groups that limit this process's CPU time, of both versions of control groups."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        base = root / "sys/fs/cgroup" / controllers
-        # In a container the path may be the host's, which is not mounted here, but the base is.
-        own = base / path.lstrip("/")
-        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(base))
-
-
-def _group_limit(folder: Path) -> float | None:
-    text = _read(folder / "cpu.max") or f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"
+def _limit_of(folder: Path) -> float | None:
     try:
-        quota, period = text.split()
-        return math.inf if quota in {"max", "-1"} else int(quota) / int(period)
+        quota, period = _read(folder / "cpu.max").split()
+        return math.inf if quota == "max" else int(quota) / int(period)
     except (ValueError, ZeroDivisionError):
         return None
 

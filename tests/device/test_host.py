@@ -166,11 +166,6 @@ def test_versions_are_read_without_importing(tmp_path: Path, monkeypatch: pytest
     }
 
 
-V1_QUOTA = "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us"
-V1_PERIOD = "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us"
-V1_GROUPS = "3:cpuset:/\n2:cpu,cpuacct:/docker/x\n0::/\n"
-
-
 @pytest.mark.parametrize(
     ("groups", "files", "limit"),
     [
@@ -184,15 +179,13 @@ V1_GROUPS = "3:cpuset:/\n2:cpu,cpuacct:/docker/x\n0::/\n"
             {"sys/fs/cgroup/a.slice/cpu.max": "200000 100000\n", "sys/fs/cgroup/a.slice/b.scope/cpu.max": "max 100000"},
             2.0,
         ),
-        (V1_GROUPS, {V1_QUOTA: "50000\n", V1_PERIOD: "100000\n"}, 0.5),
-        (V1_GROUPS, {V1_QUOTA: "-1\n", V1_PERIOD: "100000\n"}, math.inf),
         ("0::/\n", {"sys/fs/cgroup/cpu.max": "1 0\n"}, None),
     ],
 )
 def test_the_tightest_group_limits_the_time(
     root: Path, groups: str | None, files: dict[str, str], limit: float | None
 ) -> None:
-    """Both versions of control groups count, up to the mounted root; without any file the limit is unknown."""
+    """Each group counts, up to the mounted root; without any file, as with version 1, the limit is unknown."""
     for name, text in {**files, **({} if groups is None else {"proc/self/cgroup": groups})}.items():
         write(root, name, text)
     assert read_core_limit(root=root) == limit
