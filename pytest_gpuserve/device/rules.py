@@ -87,20 +87,18 @@ DEVICE_RULES: Final = (
     Rule("max_memory_clock_mhz", "highest memory clock", Kind.MUST_MATCH, "it limits the bandwidth", 0.01, "MHz"),
     Rule("ecc", "ECC", Kind.MUST_MATCH, "it costs bandwidth, and on some GPUs memory"),
     Rule(
-        "application_clock_mhz", "application clock", Kind.WARNS, "set or locked clocks change every number", unit="MHz"
+        "application_clock_mhz",
+        "application clock",
+        Kind.WARNS,
+        "a set clock changes every number; NVML does not report clocks of `nvidia-smi --lock-gpu-clocks`",
+        unit="MHz",
     ),
     Rule(
         "application_memory_clock_mhz",
         "application clock of the memory",
         Kind.WARNS,
-        "set or locked clocks change every number",
+        "a set clock changes every number",
         unit="MHz",
-    ),
-    Rule(
-        "application_clocks_set",
-        "application clocks off their defaults",
-        Kind.WARNS,
-        "a set clock changes every number; NVML does not report clocks of `nvidia-smi --lock-gpu-clocks`",
     ),
     Rule(
         "driver",

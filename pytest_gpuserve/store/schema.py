@@ -180,7 +180,6 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     max_memory_clock_mhz: Count | None = None
     application_clock_mhz: Count | None = None
     application_memory_clock_mhz: Count | None = None
-    application_clocks_set: bool | None = None
     power_default_watts: NotNegative | None = None
 
 

@@ -150,11 +150,11 @@ def test_a_host_only_warns() -> None:
 
 
 def test_every_read_fact_is_recorded_and_has_a_rule() -> None:
-    """Facts that only inform have no rule, nor has the host's identity; a few facts have another form in a baseline."""
+    """Facts that only inform have no rule, nor has the host's identity; few facts have another form, or are derived."""
     informing = {"gpu_id", "power_default_watts"}
     assert {rule.field for rule in DEVICE_RULES} == set(DeviceRecord.__struct_fields__) - informing
     assert {rule.field for rule in HOST_RULES} == set(HostRecord.__struct_fields__) - {"id", "system", "kernel"}
-    other_form = {"index", "uuid", "memory_bytes"}
+    other_form = {"index", "uuid", "memory_bytes", "application_clocks_set"}
     assert {field.name for field in fields(Gpu)} - other_form <= set(DeviceRecord.__struct_fields__)
     assert {field.name for field in fields(Host)} - {"memory_bytes"} <= set(HostRecord.__struct_fields__)
 
