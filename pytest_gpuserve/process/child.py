@@ -249,24 +249,16 @@ class Process:
             return []
         return sorted(filter(_is_alive, members), key=lambda member: (member.pid != self.pid, member.pid))
 
-    def listening_ports(self) -> dict[int, int]:
-        """TCP ports on which the tree listens, each with the pid that holds it (the child before its descendants)."""
-        ports: dict[int, int] = {}
-        for (_, port), pid in self.listening_addresses().items():
-            ports.setdefault(port, pid)
-        return ports
-
-    def listening_addresses(self) -> dict[tuple[str, int], int]:
-        """Addresses and TCP ports on which the tree listens, each with the pid that holds it; as `listening_ports`."""
-        addresses: dict[tuple[str, int], int] = {}
+    def listening_addresses(self) -> set[tuple[str, int]]:
+        """Addresses and TCP ports on which the tree listens."""
+        addresses: set[tuple[str, int]] = set()
         for member in self.tree():
-            try:
-                connections = member.net_connections("tcp")
-            except psutil.Error:
-                continue
-            for connection in connections:
-                if connection.status == psutil.CONN_LISTEN:
-                    addresses.setdefault((connection.laddr.ip, connection.laddr.port), member.pid)
+            with contextlib.suppress(psutil.Error):
+                addresses |= {
+                    (connection.laddr.ip, connection.laddr.port)
+                    for connection in member.net_connections("tcp")
+                    if connection.status == psutil.CONN_LISTEN
+                }
         return addresses
 
     def ask_to_end(self, grace_seconds: float = GRACE_SECONDS) -> None:

@@ -66,13 +66,8 @@ def claimed_ports(count: int) -> Iterator[list[int]]:
 
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that was free and unclaimed a moment ago (`claimed_ports` keeps it so)."""
-    return free_ports(1)[0]
-
-
-def free_ports(count: int) -> list[int]:
-    """Different TCP ports of 127.0.0.1; see ``free_port``."""
-    with claimed_ports(count) as ports:
-        return ports
+    with claimed_ports(1) as ports:
+        return ports[0]
 
 
 def _candidates() -> Iterator[int]:

@@ -24,7 +24,7 @@ from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.process.child import Process
 
@@ -177,32 +177,21 @@ def owned_port_probe(process: Process, port: int) -> Probe:
                 remedies=["run again: each start takes other free ports", "or end that process"],
                 log_tail=process.tail(),
             )
-        if port not in process.listening_ports():
-            elsewhere = ", ".join(f"{host}:{number}" for host, number in sorted(process.listening_addresses()))
-            where = f"; it listens on {elsewhere}: has it been told its port?" if elsewhere else ""
-            return f"the server does not listen on port {port} yet{where}"
-        return None
+        addresses = process.listening_addresses()
+        if port in {number for _, number in addresses}:
+            return None
+        elsewhere = ", ".join(f"{host}:{number}" for host, number in sorted(addresses))
+        where = f"; it listens on {elsewhere}: has it been told its port?" if elsewhere else ""
+        return f"the server does not listen on port {port} yet{where}"
 
     return probe
 
 
-def all_of(*probes: Probe) -> Probe:
-    """Make a probe that calls these in order and returns the first problem."""
-
-    def probe() -> str | None:
-        for each in probes:
-            seen = each()
-            if seen is not None:
-                return seen
-        return None
-
-    return probe
-
-
-def wait(probe: Probe, process: Process | None, deadline: Deadline, *, what: str) -> None:
-    """Wait until the probe succeeds.
+def wait(probes: Sequence[Probe], process: Process | None, deadline: Deadline, *, what: str) -> None:
+    """Wait until all probes succeed.
 
     Args:
+        probes: Called in order, up to the first that sees a problem.
         process: The server; its exit, with any code, ends the wait at once. It is not stopped here. None for a server
             that was not started here.
         deadline: End of the wait; a probe that is running then may finish.
@@ -214,8 +203,10 @@ def wait(probe: Probe, process: Process | None, deadline: Deadline, *, what: str
     """
     pause_seconds = _FIRST_PAUSE_SECONDS
     while True:
-        seen = probe() if process is None or process.exit_status() is None else None
-        # Checked after the probe too, because the answer may have been the last one of a dying server.
+        seen = None
+        if process is None or process.exit_status() is None:
+            seen = next((reason for probe in probes if (reason := probe()) is not None), None)
+        # Checked after the probes too, because the answer may have been the last one of a dying server.
         if process is not None and process.exit_status() is not None:
             raise _exited(process, deadline, what)
         if seen is None:

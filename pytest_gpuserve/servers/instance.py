@@ -21,7 +21,6 @@ from pytest_gpuserve.process.ready import (
     Ask,
     Patience,
     Probe,
-    all_of,
     http_probe,
     owned_port_probe,
     redirected,
@@ -234,8 +233,8 @@ def started(
                 # The other server's time is not this one's.
                 deadline = Deadline.after(start_timeout_seconds)
             try:
-                probe = _probe(kind, site, ask, process, deadline)
-                wait(probe, process, deadline, what=f"the {kind.name} server's answer to {ask.method} {ask.path}")
+                probes = _probes(kind, site, ask, process, deadline)
+                wait(probes, process, deadline, what=f"the {kind.name} server's answer to {ask.method} {ask.path}")
                 cold_start_seconds = time.monotonic() - began
                 _check_addresses(kind, process)
                 instance = Instance(
@@ -286,7 +285,7 @@ def _is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def _probe(kind: ServerKind, site: Site, ask: Ask, process: Process, deadline: Deadline) -> Probe:
+def _probes(kind: ServerKind, site: Site, ask: Ask, process: Process, deadline: Deadline) -> list[Probe]:
     """Check that all of it is up: its ports, its health, and at last an answer of its model."""
     patience = Patience(deadline, lambda: process.exit_status() is None)
     probes = [owned_port_probe(process, port) for port in site.ports.values()]
@@ -294,7 +293,7 @@ def _probe(kind: ServerKind, site: Site, ask: Ask, process: Process, deadline: D
     if kind.health:
         probes.append(probe(Ask("GET", kind.health)))
     probes.append(probe(ask, Readiness(kind.name, ask, process, deadline.seconds).accept))
-    return all_of(*probes)
+    return probes
 
 
 @dataclass(frozen=True)

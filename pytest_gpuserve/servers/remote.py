@@ -148,7 +148,7 @@ def reached(
         tls=verified_tls(kind.ca_file) if kind.tls else None,
     )
     try:
-        wait(probe, None, deadline, what=f"the answer of {kind.address} to {ask.path}")
+        wait([probe], None, deadline, what=f"the answer of {kind.address} to {ask.path}")
     except ServerFailed as problem:
         # The last status may be an answer that repeats the request.
         problem.found = without_secrets(problem.found, {**os.environ, **secret_headers(ask.headers)})

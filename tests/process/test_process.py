@@ -126,8 +126,8 @@ def test_a_chatty_child_is_not_held_up_and_its_tail_is_short(tmp_path: Path) -> 
     """5 MB before listening block nothing; only the end of this start's log is read."""
     port = free_port()
     with Process.start(child("model_server", port, "chatter=5", folder=tmp_path)) as process:
-        eventually(lambda: port in process.listening_ports(), "the chatty server listens")
-        assert process.listening_ports() == {port: process.pid}
+        eventually(lambda: bool(process.listening_addresses()), "the chatty server listens")
+        assert process.listening_addresses() == {("127.0.0.1", port)}
         tail = process.tail(5).splitlines()
     assert (tmp_path / "log").stat().st_size >= 5 << 20
     assert len(tail) == 5
@@ -157,7 +157,7 @@ def test_the_tree_has_daemons_and_other_sessions_and_stop_ends_them(tmp_path: Pa
         process.stop(0.2)
         assert not any(map(alive, pids.values()))
         assert process.tree() == []
-        assert process.listening_ports() == {}
+        assert process.listening_addresses() == set()
     assert process.exit_status() == -signal.SIGTERM
 
 

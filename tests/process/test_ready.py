@@ -12,7 +12,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process import ready
 from pytest_gpuserve.process.child import Process
 from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.ports import free_port, free_ports
+from pytest_gpuserve.process.ports import claimed_ports, free_port
 from pytest_gpuserve.process.ready import Ask, Patience
 from tests.fakes.children.toolkit import SAFETY_SECONDS, child, eventually, program
 
@@ -36,11 +36,11 @@ def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path
 
     request = Ask("POST", "/infer", b"hello", {"Content-Type": "text/plain"})
     with Process.start(child("model_server", port, "loading=3", folder=tmp_path)) as process:
-        probe = ready.all_of(
+        probes = [
             ready.owned_port_probe(process, port),
             ready.http_probe("127.0.0.1", port, request, accept, patience=patience()),
-        )
-        ready.wait(probe, process, Deadline.after(SAFETY_SECONDS), what="echo server")
+        ]
+        ready.wait(probes, process, Deadline.after(SAFETY_SECONDS), what="echo server")
     assert refused == [503, 503, 503, 200]
 
 
@@ -54,9 +54,10 @@ def test_a_silent_server_is_not_ready_and_holds_nobody_up() -> None:
 
 def test_a_server_on_another_port_is_told(tmp_path: Path) -> None:
     """A server that listens elsewhere does not know its port, which helps more than a longer wait."""
-    port, other = free_ports(2)
+    with claimed_ports(2) as ports:
+        port, other = ports
     with Process.start(child("model_server", other, folder=tmp_path)) as process:
-        eventually(lambda: other in process.listening_ports(), "it listens")
+        eventually(lambda: bool(process.listening_addresses()), "it listens")
         seen = ready.owned_port_probe(process, port)()
     assert seen is not None
     assert seen.endswith(f"; it listens on 127.0.0.1:{other}: has it been told its port?")
@@ -68,7 +69,7 @@ def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
     with Process.start(program("sleep", "600", folder=tmp_path)) as process:
         seen = ready.owned_port_probe(process, port)()
         assert seen == f"the server does not listen on port {port} yet"
-        ready.wait(lambda: None, process, Deadline.after(0), what="server")
+        ready.wait([lambda: None], process, Deadline.after(0), what="server")
     seen = ready.http_probe("127.0.0.1", port, Ask("GET", "/"), patience=patience())()
     assert seen is not None
     assert "Connection refused" in seen
@@ -95,7 +96,7 @@ def test_a_server_that_ends_is_not_waited_for(tmp_path: Path) -> None:
     with Process.start(program("true", folder=tmp_path)) as process:
         process.wait(SAFETY_SECONDS)
         with pytest.raises(ServerFailed, match="ended before it was ready"):
-            ready.wait(lambda: None, process, Deadline.after(600), what="server")
+            ready.wait([lambda: None], process, Deadline.after(600), what="server")
 
 
 def test_a_foreign_server_on_the_port_is_refused_by_name(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_a_foreign_server_on_the_port_is_refused_by_name(tmp_path: Path) -> None
     port = free_port()
     stranger = child("model_server", port, folder=tmp_path)
     with Process.start(stranger) as foreign, Process.start(program("sleep", "600", folder=tmp_path)) as process:
-        eventually(lambda: port in foreign.listening_ports(), "the stranger listens")
+        eventually(lambda: bool(foreign.listening_addresses()), "the stranger listens")
         with pytest.raises(ServerFailed, match=f"a foreign server answers on port {port}") as failure:
             ready.owned_port_probe(process, port)()
         assert f"pid {foreign.pid} ({stranger}" in str(failure.value)
