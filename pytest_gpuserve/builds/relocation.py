@@ -24,11 +24,8 @@ SITES = frozenset({"site-packages", "dist-packages"})
 _BEGIN = r"""(?:(?<![^\s=:,;"'(){}<>|@\[\]])|(?<=://)|(?<=^-[A-Za-z]))"""
 """Characters before a path in a text; after a letter it would be the middle of another path."""
 
-_NEXT = r"""(?=[/\s:,;"'(){}<>|\[\]]|$)"""
-"""Characters after the name of a folder that is named to its end."""
-
-_ENDS = re.compile(r"""[\s:,;"'(){}<>|\[\]]|$""")
-"""Characters that may end a path in a text. Most may also occur in one, so longer readings are tried first."""
+_REST = r"""(?=[/\s:,;"'(){}<>|\[\]]|$)[^\s:,;"'(){}<>|\[\]]*"""
+"""The rest of a path in a text, after the name of a folder that is named to its end."""
 
 
 @dataclass(frozen=True)
@@ -88,20 +85,19 @@ class Relocation:
     def text(self, value: str) -> str:
         """Argument or variable of the other build: every path in the text that begins with the checkout is moved.
 
-        A path begins the text, or follows white space, ``=``, ``:``, ``,``, ``;``, a quote or bracket, ``://``, or an
-        option of one letter (``-I``). Its end is found by the existing files, because names may have spaces.
+        A path is the whole text; or it begins the text, or follows white space, ``=``, ``:``, ``,``, ``;``, a quote or
+        bracket, ``://``, or an option of one letter (``-I``), and ends before the next of these characters.
         """
         if self.worktree is None:
             return value
-        for top in self._tops():
-            found = re.compile(_BEGIN + re.escape(top) + _NEXT)
-            moved, at = "", 0
-            while match := found.search(value, at):
-                path = self._longest(value[match.start() :], len(top))
-                moved += value[at : match.start()] + _with_slash(path, self.path(Path(path)))
-                at = match.start() + len(path)
-            value = moved + value[at:]
-        return value
+        if os.path.isabs(value) and os.path.exists(value):  # noqa: PTH110, PTH117 -- any text, which Path may refuse
+            return self._moved(value)
+        tops = "|".join(map(re.escape, self._tops()))
+        return re.sub(f"{_BEGIN}(?:{tops}){_REST}", lambda match: self._moved(match[0]), value)
+
+    def _moved(self, path: str) -> str:
+        moved = str(self.path(Path(path)))
+        return f"{moved}/" if path.endswith("/") else moved
 
     def argument(self, value: str, cwd: Path) -> str:
         """Argument of the other build, which may also be a path relative to a folder, such as ``data/weights.bin``.
@@ -208,16 +204,3 @@ class Relocation:
 
     def _tops(self) -> Sequence[str]:
         return tuple(dict.fromkeys((str(self.checkout), str(self.checkout.resolve()))))
-
-    def _longest(self, text: str, least: int) -> str:
-        """Path at the front of a text: the longest that exists in either build, else up to the first possible end."""
-        ends = [match.start() for match in _ENDS.finditer(text, least)]
-        for end in reversed(ends):
-            path = Path(text[:end])
-            if path.exists() or self.path(path).exists():
-                return text[:end]
-        return text[: ends[0]]
-
-
-def _with_slash(before: str, path: Path) -> str:
-    return f"{path}/" if before.endswith("/") else str(path)
