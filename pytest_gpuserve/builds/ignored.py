@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -115,9 +116,8 @@ class LinkedFiles:
         self._top = top
         self.base = base
         self._rules = rules
-        self._before: dict[str, dict[str, int]] = {}
+        self._linked: dict[str, tuple[int, int]] = {}
         self.left_out: list[str] = []
-        self._compiled: list[str] = []
         # A folder that is ignored as a whole is listed alone.
         kinds = ("--no-renames", "--untracked-files=all", "--ignored=matching", "--ignore-submodules=all")
         status = _listed(top, "status", "--porcelain", "-z", *kinds)
@@ -137,16 +137,14 @@ class LinkedFiles:
 
     def remarks(self) -> Iterator[str]:
         """Remarks for a report: files that are not linked although a server may need them, and changes meanwhile."""
-        if self._compiled:
+        compiled = [name for name in self.left_out if _is_compiled(name) and self._is_among_others(name)]
+        if compiled:
             yield (
-                f"the base does not have {_some(self._compiled)}, which git ignores because it is compiled;"
+                f"the base does not have {_some(compiled)}, which git ignores because it is compiled;"
                 " `gpuserve_base_files = *.so` lets both builds run the candidate's, --against-python=EXE compares"
                 " builds that are installed"
             )
-        shared = [file for files in self._before.values() for file in files if _is_compiled(file)]
-        if shared:
-            yield f"both builds run {_some(shared)}, which git ignores, so changes in it are not seen"
-        changed = [name for name, files in self._before.items() if _files(self._top / name) != files]
+        changed = [name for name, state in self._linked.items() if _state_of(self._top / name) != state]
         if changed:
             yield (
                 f"{_some(changed)} changed during the run, and both builds share it, because git ignores it. Let the"
@@ -166,11 +164,9 @@ class LinkedFiles:
             return
         if wanted and self._has_parent(name):
             place.symlink_to(source)
-            self._before[name] = _files(source)
+            self._linked[name] = _state_of(source)
         elif not wanted and not self._is_cache(name):
             self.left_out.append(name)
-            if _is_compiled(name) and self._is_among_others(name):
-                self._compiled.append(name)
 
     def _is_cache(self, name: str) -> bool:
         """Whether the path is a cache or is in one, or is in a virtual environment, which stays in its place."""
@@ -230,20 +226,17 @@ def _some(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
 
 
-def _files(source: Path) -> dict[str, int]:
-    """Files of a linked file or folder, each with the time of its last change; empty for a folder with too many."""
-    found: dict[str, int] = {}
-    for path in _below(source):
-        if len(found) == MOST_LOOKED_AT:
-            return {}
+def _state_of(source: Path) -> tuple[int, int]:
+    """Number of the files of a linked file or folder, and their last change; zeros for a folder with too many."""
+    files = list(islice(_below(source), MOST_LOOKED_AT + 1)) if _is_folder(source) else [source]
+    latest_ns = 0
+    for path in files if len(files) <= MOST_LOOKED_AT else ():
         with suppress(OSError):
-            found[str(path)] = path.lstat().st_mtime_ns
-    return found
+            latest_ns = max(latest_ns, path.lstat().st_mtime_ns)
+    return (len(files), latest_ns) if latest_ns else (0, 0)
 
 
 def _below(source: Path) -> Iterator[Path]:
-    if not _is_folder(source):
-        yield source
     for folder, folders, files in os.walk(source):
         # Bytecode is not a change of the sources.
         folders[:] = [name for name in folders if name != "__pycache__"]

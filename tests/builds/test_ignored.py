@@ -172,10 +172,8 @@ def test_of_a_large_folder_nothing_is_said(root: Path) -> None:
 
 
 def test_what_is_compiled_is_told(root: Path) -> None:
-    """Left out among the app's own it is named with what helps; shared it is said that no change of it is seen."""
-    for patterns, words in (([], "the base does not have app/_fast.so"), (["*.so"], "both builds run ")):
+    """A compiled file that is left out among the app's own is named with what helps; a shared one is not."""
+    for patterns, words in (([], ["the base does not have app/_fast.so"]), (["*.so"], [])):
         base = Base(root, *patterns)
         with closing(base.builds):
-            (line,) = base.builds.remarks()
-        assert words in line
-        assert "_fast.so" in line
+            assert [line.partition(",")[0] for line in base.builds.remarks()] == words
