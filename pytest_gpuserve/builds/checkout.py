@@ -188,8 +188,6 @@ def _blob(content: bytes) -> str:
 _SIDES: Final = {"2": "--ours", "3": "--theirs"}
 """The stages of an unmerged file, and what takes them."""
 
-MOST_NAMED: Final = 3
-
 
 def ways_to_restore(path: Path) -> list[str]:
     """Remedies for a file that cannot be read; each has a command that works in the state of the checkout.
@@ -225,15 +223,5 @@ def said_at_start(root: Path, *, gates: bool) -> Iterator[str]:
     except NoCheckout as problem:
         yield f"nothing can be settled side by side: {problem.summary}\n  help: {problem.remedies[0]}"
         return
-    listed = git_text(top, "diff", "--name-only", "--diff-filter=U", "-z") or ""
-    unmerged = list(dict.fromkeys(name for name in listed.split("\0") if name))
-    if unmerged:
-        more = f" and {len(unmerged) - MOST_NAMED} more" if len(unmerged) > MOST_NAMED else ""
-        here = shlex.quote(str(top))
-        yield (
-            f"a merge is not finished: {', '.join(unmerged[:MOST_NAMED])}{more}\n"
-            f"  help: take one side of a file with `git -C {here} checkout --ours -- FILE`, or --theirs, then"
-            f" `git -C {here} add -- FILE`"
-        )
     if gates and git_text(top, "rev-parse", "--is-shallow-repository") == "true":
         yield f"a baseline from before the end of this clone cannot be settled side by side\n  help: {FULL_HISTORY}"

@@ -176,10 +176,8 @@ def resolve_revision(root: Path, rev: str) -> str:
     """
     top = checkout_of(root)
     # Such a begin would be taken for an option, or for an exclusion.
-    answer = GitOutput("", done=False) if rev.startswith(("-", "^")) else query_git(top, "rev-parse", "--verify", rev)
-    if answer.done:
-        # In a second step, because a name may be a search text, to which nothing can be appended.
-        answer = query_git(top, "rev-parse", "--verify", f"{answer.text}^{{commit}}")
+    is_name = not rev.startswith(("-", "^"))
+    answer = query_git(top, "rev-parse", "--verify", f"{rev}^{{commit}}") if is_name else GitOutput("", done=False)
     if answer.done:
         return answer.text
     raise RevisionUnknown(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -85,16 +84,6 @@ def test_of_a_sound_checkout_nothing_is_said(root: Path) -> None:
     """Changes and untracked files are nothing to warn of."""
     (root / "new").touch()
     (root / "baselines" / NAME).write_text("changed")
-    assert said(root) == []
-
-
-def test_a_merge_that_is_not_finished_is_told(root: Path) -> None:
-    """Its files are named, and by its commands nothing is left unmerged."""
-    merged(root)
-    (text,) = said(root)
-    assert NAME in text
-    for command in commands([text]):
-        run(command.replace("-- FILE", f"-- {shlex.quote(f':(literal)baselines/{NAME}')}"), root.parent)
     assert said(root) == []
 
 
