@@ -1,8 +1,8 @@
 """``python -m tests.card.run --out FOLDER``: proves the package on the GPU of a strange machine, in minutes.
 
-The machine's own Python that has torch runs it. Each step's result is written as soon as it ends, and what a step has
-printed as it prints it, so that whoever ends this loses nothing. Run again with the same folder, or a copy of it, this
-goes on with the steps that have not passed.
+The machine's own Python that has torch runs it. Results, logs and files are brought to the folder every two seconds, so
+that whoever ends this loses nothing. Run again with the same folder, or a copy of it, this goes on with the steps that
+have not passed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.card.records import PASSED, Record, Records, read_records
+from tests.card.records import PASSED, Record, Records, log_of, read_records
 from tests.card.steps import INSTALL_SECONDS, MAIN, MANIFEST, PACK, REPOSITORY, ROOT, SLOWED, STEPS, TRITON
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ TELL_SECONDS: Final = 4.0
 """For what a step that overran still has to say."""
 
 SAVE_SECONDS: Final = 2.0
-"""So often files that the step under way has left are brought to where nothing is lost."""
+"""So often the log and the files of the step under way are brought to where nothing is lost."""
 
 DMON: Final = ("nvidia-smi", "dmon", "-s", "pucvmet", "-o", "DT")
 """Runs beside all steps: it keeps the driver loaded, and is a log of what the GPU did."""
@@ -82,8 +82,9 @@ class Run:
 
     def __init__(self, out: Path, work: Path, gpu: str, factor: float, until: float) -> None:
         self._out, self._work, self._factor, self._until = out, work, factor, until
-        self._records = Records(out, work / "kept")
-        self._values = {"gpu": gpu, "kept": str(work / "kept")}
+        self._kept = work / "kept"
+        self._records = Records(self._kept, out)
+        self._values = {"gpu": gpu, "kept": str(self._kept)}
         self._installed_until = time.monotonic() + INSTALL_SECONDS * factor
 
     def all(self, steps: Sequence[Step]) -> int:
@@ -99,7 +100,7 @@ class Run:
 
         with ExitStack() as stack:
             if (program := shutil.which(DMON[0])) is not None:
-                dmon = Command((program, *DMON[1:]), os.environ, ROOT, self._out / "dmon.log")
+                dmon = Command((program, *DMON[1:]), os.environ, ROOT, log_of(self._kept, "dmon"))
                 stack.enter_context(Process.start(dmon))
             for step in steps:
                 if not self._has_passed(step):
@@ -107,16 +108,16 @@ class Run:
         return int(not all(self._has_passed(step) for step in steps if not step.spare))
 
     def _has_passed(self, step: Step) -> bool:
-        return any(each.name == step.name and each.outcome == PASSED for each in read_records(self._out).values())
+        return any(each.name == step.name and each.outcome == PASSED for each in read_records(self._kept).values())
 
     def _add(self, record: Record) -> None:
         self._records.add(record)
-        print(f"{record.name}: {record.outcome} in {record.seconds:.1f} s {record.why}".rstrip(), flush=True)  # noqa: T201 -- a command
+        print(record, flush=True)  # noqa: T201 -- a command
 
     def _prepared(self, name: str, prepare: Callable[..., str], *arguments: object) -> bool:
         """Do what comes before all steps, which returns why it did not succeed, if so."""
         began = time.monotonic()
-        self._records.begin(name)
+        self._log = self._records.begin(name)
         why = prepare(*arguments)
         self._add(Record(name, "failed" if why else PASSED, time.monotonic() - began, why))
         return not why
@@ -153,7 +154,7 @@ class Run:
         left = max(1.0, min(self._until, self._installed_until) - time.monotonic())
         # Whatever pip is configured to ask on this machine is not there.
         variables = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
-        with self._records.log.open("ab") as log:
+        with self._log.open("ab") as log:
             try:
                 subprocess.run(command, cwd=self._work, env=variables, stdout=log, stderr=log, timeout=left, check=True)
             except subprocess.CalledProcessError as problem:
@@ -181,26 +182,25 @@ def run_step(step: Step, values: Mapping[str, str], tree: Path, seconds: float, 
     # Not before there is an environment that has what it imports.
     from pytest_gpuserve.process.child import Command, Process
 
-    records.begin(step.name)
+    log = records.begin(step.name)
     environment = {"PATH": os.defpath, "HOME": str(tree), **os.environ, **VARIABLES}
     argv = tuple(word.format_map(values) for word in step.command)
     began = time.monotonic()
-    with Process.start(Command(argv, environment, tree, records.log)) as process:
+    with Process.start(Command(argv, environment, tree, log)) as process:
         while process.wait(SAVE_SECONDS) is None and time.monotonic() < began + seconds:
-            with suppress(OSError):  # of a file that is being written
-                records.save_files()
+            records.save()
         status, ended = process.exit_status(), process.describe_exit()
         if status is None:
             # pytest prints the failures that there were until then.
             os.kill(process.pid, signal.SIGINT)
             process.wait(TELL_SECONDS)
-    took, log = time.monotonic() - began, records.log.read_text(encoding="utf-8", errors="replace")
+    took, told = time.monotonic() - began, log.read_text(encoding="utf-8", errors="replace")
     if status is None:
         return Record(step.name, "overran", took, f"it was ended after {seconds:.0f} s")
     if status != step.status:
         return Record(step.name, "failed", took, f"{ended}, not exit code {step.status}")
-    if step.told not in log:
-        return Record(step.name, "skipped" if " skipped" in log else "failed", took, f"nothing{step.told}")
+    if step.told not in told:
+        return Record(step.name, "skipped" if " skipped" in told else "failed", took, f"nothing{step.told}")
     return Record(step.name, PASSED, took)
 
 
