@@ -20,7 +20,7 @@ import pynvml
 from pytest_gpuserve.device.gpu import initialised
 from pytest_gpuserve.device.gpu_probe import GpuProbe, GpuSample
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.process.child import Command, Process, owned_folder
+from pytest_gpuserve.process.child import Command, owned_folder
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.units import format_seconds
 
@@ -73,15 +73,13 @@ class SamplerProcess:
         self._unread, self._damage = b"", ""
         self._began_ns = time.perf_counter_ns()
         with ExitStack() as stack:
-            folder, supervisor = stack.enter_context(owned_folder("gpuserve-telemetry-", log=log))
+            folder, self._process = stack.enter_context(owned_folder("gpuserve-telemetry-", log=log))
             file = folder / "samples.jsonl"
             file.touch(0o600)
             self._file = stack.enter_context(file.open("rb"))
             # Its folder has no file that could be taken for a module.
             argv = (*command, str(file), uuid)
-            self._process = stack.enter_context(
-                Process.start(Command(argv, dict(os.environ), folder, log), supervisor=supervisor)
-            )
+            self._process.run(Command(argv, dict(os.environ), folder, log))
             self.wait_until(0, START_SECONDS)
             self._stack = stack.pop_all()
 

@@ -34,7 +34,7 @@ from pytest_gpuserve.load.ray_worker import RayWorker, network_of
 from pytest_gpuserve.load.tick import aligned, together
 from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Begin, Failed, Ready, frame
-from pytest_gpuserve.process.child import Command, Process, SupervisorProcess
+from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port
@@ -231,7 +231,7 @@ class _OwnCluster:
         if len(str(folder).encode()) > _LONGEST_FOLDER:
             folder = Path("/tmp") / name  # noqa: S108 -- its name cannot be guessed
         token, packages = folder / "token", folder / "packages"
-        supervisor = SupervisorProcess.start([folder], log=log)
+        process = Process([folder], log=log)
         try:
             packages.mkdir(mode=0o700, parents=True)
             folder.chmod(0o700)
@@ -241,7 +241,7 @@ class _OwnCluster:
             token.touch(mode=0o600)
             token.write_text(secrets.token_hex(32))
         except OSError as problem:
-            supervisor.release()
+            process.stop()
             raise LoadFailed("the files of a Ray cluster have no place", found=str(problem)) from problem
         address = f"127.0.0.1:{free_port()}"
         # The user's variables for another cluster do not apply to this one.
@@ -261,7 +261,7 @@ class _OwnCluster:
             "temp-dir": str(folder / "ray"),
         }
         command = (sys.executable, *start.split(), *(f"--{option}={value}" for option, value in options.items()))
-        process = Process.start(Command(command, environment, folder, log), supervisor=supervisor)
+        process.run(Command(command, environment, folder, log))
         try:
             _wait_for(process, folder / "ray")
         except BaseException:

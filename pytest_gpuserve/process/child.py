@@ -52,9 +52,6 @@ TREE_VARIABLE = "PYTEST_GPUSERVE_TREE"
 
 _MESSAGE_BYTES = 1 << 16
 
-RELEASE_SECONDS = 30.0
-"""Longest wait for a supervisor that only has to remove folders, on a machine in trouble."""
-
 _SUPERVISOR_SCRIPT = Path(__file__).with_name("supervisor.py")
 
 
@@ -79,66 +76,6 @@ class Command:
         return shlex.join(without_secret_values(self.argv))
 
 
-@dataclass(frozen=True)
-class SupervisorProcess:
-    """A supervisor with its folders, which waits for an optional command.
-
-    Attributes:
-        folders: Absolute folders, which need not exist yet. They are removed with their contents after the end of the
-            started tree, or else by ``release()`` or with this process.
-        log: File of its output, and of its child's.
-        log_start: Offset in bytes at which that output begins.
-    """
-
-    folders: tuple[Path, ...]
-    process: subprocess.Popen[bytes]
-    link: socket.socket
-    log: Path
-    log_start: int
-
-    @classmethod
-    def start(cls, folders: Sequence[Path], *, log: Path) -> SupervisorProcess:
-        """Start a supervisor of these folders.
-
-        Args:
-            folders: Folders that need not exist yet, so that they are removed in any case once they are made.
-            log: File of its output, outside the folders if it is to be read after their end.
-
-        Raises:
-            ServerFailed: The log cannot be written, or no more processes are possible.
-            ValueError: A folder is relative, or is or contains the home folder or the working folder.
-        """
-        for folder in folders:
-            if not folder.is_absolute() or any(place.is_relative_to(folder) for place in (Path.home(), Path.cwd())):
-                raise ValueError(f"{folder} cannot be owned by a server, because it would be removed with its contents")
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                with log.open("ab") as opened:
-                    log_start = opened.tell()
-                    supervisor = subprocess.Popen(
-                        [sys.executable, "-I", "-S", str(_SUPERVISOR_SCRIPT), str(theirs.fileno()), *map(str, folders)],
-                        stdin=subprocess.DEVNULL,
-                        stdout=opened,
-                        stderr=opened,
-                        cwd="/",
-                        pass_fds=[theirs.fileno()],
-                        start_new_session=True,
-                    )
-            except OSError as error:
-                ours.close()
-                raise ServerFailed(
-                    "the supervisor process could not be started", found=str(error), looked=[str(log)]
-                ) from error
-        return cls(tuple(folders), supervisor, ours, log, log_start)
-
-    def release(self) -> None:
-        """Let the supervisor remove its folders and end; its child must have ended before."""
-        self.link.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(RELEASE_SECONDS)
-
-
 @dataclass
 class _Reports:
     """The supervisor's reports so far."""
@@ -160,54 +97,76 @@ class _Reports:
 
 
 class Process:
-    """A running command with its tree; made by `Process.start`, and used as a context manager.
+    """A command with its tree, and folders, in the care of a supervisor; used as a context manager.
 
-    The tree ends with ``stop()`` (called at the end of a ``with`` block), and also with this process in any case, even
-    after SIGKILL. Methods may be called from several threads; no thread is started.
+    The supervisor exists before the command and the folders. It ends the tree and then removes the folders: with
+    ``stop()`` (called at the end of a ``with`` block), and also with this process in any case, even after SIGKILL.
+    Methods may be called from several threads; no thread is started.
+
+    Args:
+        folders: Absolute folders, which need not exist yet.
+        log: File of the supervisor's and the command's output, outside the folders if it is to be read after their end.
+
+    Raises:
+        ServerFailed: The log cannot be written, or no more processes are possible.
+        ValueError: A folder is relative, or is or contains the home folder or the working folder.
     """
 
-    def __init__(self, command: Command, supervisor: SupervisorProcess) -> None:
-        self.command = command
+    def __init__(self, folders: Sequence[Path], *, log: Path) -> None:
+        for folder in folders:
+            if not folder.is_absolute() or any(place.is_relative_to(folder) for place in (Path.home(), Path.cwd())):
+                raise ValueError(f"{folder} cannot be owned by a server, because it would be removed with its contents")
+        # Without a program until `run`.
+        self.command = Command((), {}, Path("/"), log)
         self.pid = 0
-        self._supervisor = supervisor.process
-        self._supervisor_identity = psutil.Process(supervisor.process.pid)
-        self._link = supervisor.link
-        self._folders = supervisor.folders
+        self._folders = tuple(folders)
         self._mark = uuid.uuid4().hex
         self._reports = _Reports()
         self._reading = threading.Lock()
         self._stopped = False
-        self._log_start = supervisor.log_start
+        self._link, theirs = socket.socketpair()
+        with theirs:
+            try:
+                with log.open("ab") as opened:
+                    self._log_start = opened.tell()
+                    self._supervisor = subprocess.Popen(
+                        [sys.executable, "-I", "-S", str(_SUPERVISOR_SCRIPT), str(theirs.fileno()), *map(str, folders)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=opened,
+                        stderr=opened,
+                        cwd="/",
+                        pass_fds=[theirs.fileno()],
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                self._link.close()
+                raise ServerFailed(
+                    "the supervisor process could not be started", found=str(error), looked=[str(log)]
+                ) from error
+        self._supervisor_identity = psutil.Process(self._supervisor.pid)
 
     @classmethod
-    def start(
-        cls,
-        command: Command,
-        *,
-        owned_folders: Sequence[Path] = (),
-        supervisor: SupervisorProcess | None = None,
-    ) -> Process:
-        """Start the command.
+    def start(cls, command: Command, *, owned_folders: Sequence[Path] = ()) -> Process:
+        """Start a command, as the owner of folders; raises like ``Process`` and ``run``."""
+        process = cls(owned_folders, log=command.log)
+        process.run(command)
+        return process
+
+    def run(self, command: Command) -> None:
+        """Start the command, once. Its program has then been executed, but may be far from ready (see ``ready``).
 
         Args:
-            command: The command to start.
-            owned_folders: Absolute folders that are removed, with their contents, after the end of the tree.
-            supervisor: Supervisor to use instead of a new one for ``owned_folders``; its log is the command's.
-
-        Returns:
-            The process; its program has been executed, but may be far from ready (see `pytest_gpuserve.process.ready`).
+            command: The command, with the log of this process.
 
         Raises:
-            ServerFailed: The program, its folder or its log cannot be used; no process is left.
-            ValueError: An owned folder is relative, or is or contains the home folder or the working folder.
+            ServerFailed: The program or its folder cannot be used; no process is left.
         """
-        process = cls(command, supervisor or SupervisorProcess.start(owned_folders, log=command.log))
+        self.command = command
         try:
-            process._order()
+            self._order()
         except BaseException:
-            process.stop(0)
+            self.stop(0)
             raise
-        return process
 
     def exit_status(self) -> int | None:
         """Exit status of the child: None while it runs, negative after a signal (as for ``Popen``)."""
@@ -403,24 +362,21 @@ def _mark_of(process: psutil.Process) -> str | None:
 
 
 @contextlib.contextmanager
-def owned_folder(prefix: str, *, log: Path = Path("/dev/null")) -> Iterator[tuple[Path, SupervisorProcess]]:
+def owned_folder(prefix: str, *, log: Path = Path("/dev/null")) -> Iterator[tuple[Path, Process]]:
     """Make a private temporary folder that is removed after the block, or with this process, even after SIGKILL.
 
     Args:
-        log: As for `SupervisorProcess.start`.
+        log: As for `Process`.
 
     Yields:
-        The folder, and its supervisor, which may start a command that then owns the folder.
+        The folder, and the process that owns it, which may run a command.
     """
     folder = Path(tempfile.gettempdir()) / f"{prefix}{uuid.uuid4().hex[:12]}"
-    supervisor = SupervisorProcess.start([folder], log=log)
-    try:
+    with Process([folder], log=log) as process:
         try:
             folder.mkdir(mode=0o700)
         except OSError as error:
             raise ServerFailed(
                 "no temporary file can be created", found=str(error), remedies=["name another folder: TMPDIR=DIR"]
             ) from error
-        yield folder, supervisor
-    finally:
-        supervisor.release()
+        yield folder, process

@@ -4,7 +4,7 @@ It is run as ``python -I -S supervisor.py FD [FOLDER...]``. FD is its end of a s
 (`pytest_gpuserve.process.child.Process`) has the other end. The folders are removed at its end, even if it never gets
 an order. One JSON object a line travels each way:
 
-* owner to supervisor: first the order ``{"argv", "env", "cwd", "owner"}``, later ``{"stop": GRACE_SECONDS}``;
+* owner to supervisor: an order ``{"argv", "env", "cwd", "owner"}``, and at last ``{"stop": GRACE_SECONDS}``;
 * supervisor to owner: ``{"started": PID}`` or ``{"failed": TEXT}``, ``{"exited": STATUS}`` as soon as the started child
   ended (negative: killed by that signal), and last ``{"gone": true, "left": [FOLDER, ...]}``.
 
@@ -65,7 +65,7 @@ class Owner:
         self._pid = 0
 
     def order(self) -> dict[str, Any] | None:
-        """Wait for the first line: the command, and its owner. None if the owner ends before that."""
+        """Wait for the first line: the command, and its owner; None if the owner orders the end, or ends."""
         while b"\n" not in self._unread:
             received = os.read(self.fd, 1 << 16)
             if not received:
@@ -73,6 +73,8 @@ class Owner:
             self._unread += received
         line, _, self._unread = self._unread.partition(b"\n")
         order: dict[str, Any] = json.loads(line)
+        if "stop" in order:
+            return None
         os.set_blocking(self.fd, False)
         self._pid = order["owner"]
         return order
@@ -262,9 +264,6 @@ def remove_folders(folders: list[str]) -> list[str]:
 
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-        # A file, such as one of shared memory, is owned like a folder.
-        with contextlib.suppress(OSError):
-            os.unlink(folder)  # noqa: PTH108 - as in _read
     return [folder for folder in folders if os.path.lexists(folder)]
 
 
@@ -330,20 +329,21 @@ def _send(pid: int, number: int) -> None:
 
 
 def main() -> None:
-    """Serve one owner: start the child, watch, end the tree, remove the folders."""
-    folders = sys.argv[2:]
+    """Serve one owner; remove the folders at the end."""
+    owner, folders = Owner(int(sys.argv[1])), sys.argv[2:]
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
-        owner = Owner(int(sys.argv[1]))
         order = owner.order()
-    except BaseException:
-        remove_folders(folders)
-        raise
-    if order is None:
-        remove_folders(folders)
-        return
+        if order is not None:
+            serve(owner, order)
+    finally:
+        owner.tell(gone=True, left=remove_folders(folders))
+
+
+def serve(owner: Owner, order: dict[str, Any]) -> None:
+    """Start the child, watch, end the tree."""
     supervisor = Supervisor(owner)
     grace_seconds = 0.0
     try:
@@ -353,7 +353,6 @@ def main() -> None:
         owner.tell(failed=str(error))
     finally:
         supervisor.end(grace_seconds)
-        owner.tell(gone=True, left=remove_folders(folders))
 
 
 if __name__ == "__main__":

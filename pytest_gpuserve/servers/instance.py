@@ -220,39 +220,39 @@ def started(
         ServerFailed: The server died, did not answer in time, or refuses the request; or its port is taken.
     """
     deadline = Deadline.after(start_timeout_seconds)
-    with owned_folder("gpuserve-", log=log) as (folder, supervisor), claimed_ports(len(kind.ports)) as ports:
+    with claimed_ports(len(kind.ports)) as ports, owned_folder("gpuserve-", log=log) as (folder, process):
         site = Site(folder, dict(zip(kind.ports, ports, strict=True)))
         launch = kind.launch(site)
         _check_ports(kind, site)
         began = time.monotonic()
         env = {**inherited_environment(os.environ), **environment, **launch.environment}
         launched(env)
-        with Process.start(Command(launch.argv, env, launch.cwd, log), supervisor=supervisor) as process:
-            if beside is not None:
-                beside()
-                # The other server's time is not this one's.
-                deadline = Deadline.after(start_timeout_seconds)
-            try:
-                probes = _probes(kind, site, ask, process, deadline)
-                wait(probes, process, deadline, what=f"the {kind.name} server's answer to {ask.method} {ask.path}")
-                cold_start_seconds = time.monotonic() - began
-                _check_addresses(kind, process)
-                instance = Instance(
-                    kind,
-                    site,
-                    process,
-                    None if beside is not None else cold_start_seconds,
-                    cold_start_parts=kind.read_cold_start(site),
-                    settings={
-                        name: replace(setting, used=setting.used and without_secrets(setting.used, process.command.env))
-                        for name, setting in kind.read_settings(site).items()
-                    },
-                )
-            except ServerFailed as problem:
-                # The last status may be an answer that repeats the request.
-                problem.found = without_secrets(problem.found, {**process.command.env, **secret_headers(ask.headers)})
-                raise with_likely_cause(problem) from None
-            yield instance
+        process.run(Command(launch.argv, env, launch.cwd, log))
+        if beside is not None:
+            beside()
+            # The other server's time is not this one's.
+            deadline = Deadline.after(start_timeout_seconds)
+        try:
+            probes = _probes(kind, site, ask, process, deadline)
+            wait(probes, process, deadline, what=f"the {kind.name} server's answer to {ask.method} {ask.path}")
+            cold_start_seconds = time.monotonic() - began
+            _check_addresses(kind, process)
+            instance = Instance(
+                kind,
+                site,
+                process,
+                None if beside is not None else cold_start_seconds,
+                cold_start_parts=kind.read_cold_start(site),
+                settings={
+                    name: replace(setting, used=setting.used and without_secrets(setting.used, process.command.env))
+                    for name, setting in kind.read_settings(site).items()
+                },
+            )
+        except ServerFailed as problem:
+            # The last status may be an answer that repeats the request.
+            problem.found = without_secrets(problem.found, {**process.command.env, **secret_headers(ask.headers)})
+            raise with_likely_cause(problem) from None
+        yield instance
 
 
 def _check_ports(kind: ServerKind, site: Site) -> None:

@@ -231,7 +231,7 @@ KILLED_EARLY = """
 import os, signal, sys
 from pytest_gpuserve.process.child import owned_folder
 
-with owned_folder("gpuserve-") as (folder, supervisor):
+with owned_folder("gpuserve-") as (folder, process):
     (folder / "file").write_text("")
     print(folder, flush=True)
     os.kill(os.getpid(), getattr(signal, sys.argv[1]))
@@ -251,4 +251,4 @@ def test_a_folder_is_owned_before_it_is_made(how: str, tmp_path: Path) -> None:
     with owned_folder("gpuserve-") as (folder, owner):
         assert folder.stat().st_mode & 0o777 == 0o700
     assert not folder.exists()
-    assert owner.process.poll() == 0
+    assert owner._supervisor.poll() == 0
