@@ -50,7 +50,7 @@ def log_seconds() -> float:
     """Log of the seconds of the fastest piece.
 
     Other processes can only slow a piece down. A piece is shorter than a scheduler's time slice, so that some run
-    undisturbed even on a busy host. `cpu` judges the use of CPU time during a load.
+    undisturbed even on a busy host. `host` reads the use of CPU time during a load.
     """
     fastest = math.inf
     for _ in range(PIECES):

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import psutil
 
-from pytest_gpuserve.device.cpu import cores_taken_by_others, read_cpu
 from pytest_gpuserve.device.gpu import initialised
 from pytest_gpuserve.device.gpu_probe import GpuProbe, GpuSample
-from pytest_gpuserve.device.host import read_core_limit, read_host
+from pytest_gpuserve.device.host import cores_taken_by_others, read_core_limit, read_cpu, read_host
 from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.doctor.checks import Check, GpuState, HostState, check
 from pytest_gpuserve.errors import GpuserveError
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpuserve.device.cpu import CpuReading
     from pytest_gpuserve.device.gpu import Gpu
+    from pytest_gpuserve.device.host import CpuReading
 
 LOOK_SECONDS: Final = 1.0
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import msgspec
 import psutil
 
-from pytest_gpuserve.device.cpu import cores_taken_by_others, cpu_share, read_cpu
-from pytest_gpuserve.device.host import read_host
+from pytest_gpuserve.device.host import cores_taken_by_others, cpu_share, read_cpu, read_host
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.pace import later_half
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS

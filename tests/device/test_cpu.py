@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from pytest_gpuserve.device.cpu import (
+from pytest_gpuserve.device.host import (
     CpuReading,
     busy_seconds,
     cores_taken_by_others,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pytest_gpuserve.device.cpu import CpuReading
+from pytest_gpuserve.device.host import CpuReading
 from pytest_gpuserve.load.schedule import Steps
 from tests.load import ticks
 from tests.load.ticks import TICK_NS

@@ -3,7 +3,7 @@
 Lags do not show that, because an answer that comes during a pause counts as come at its end. So the engine reads the
 clock at regular beats, and late beats tell the length of a pause.
 
-The wait for a core is left out. If other processes of the host had the core, their CPU share tells (`device.cpu`). If
+The wait for a core is left out. If other processes of the host had the core, their CPU share tells (`device.host`). If
 the server had it, as on a host whose cores it all uses, that belongs to this server on this host, in every build.
 """
 
