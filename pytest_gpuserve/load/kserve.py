@@ -14,10 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.errors import UsageProblem, import_extra
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.wire import unwritten
-from pytest_gpuserve.process.extras import import_extra
 from pytest_gpuserve.process.logs import begin_of, excerpt
 
 if TYPE_CHECKING:

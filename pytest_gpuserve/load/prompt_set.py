@@ -9,9 +9,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.errors import UsageProblem, import_extra
 from pytest_gpuserve.load.request import NUMBER_PLACE
-from pytest_gpuserve.process.extras import import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable

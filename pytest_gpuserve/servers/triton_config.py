@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.process.extras import import_extra
+from pytest_gpuserve.errors import ServerFailed, UsageProblem, import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
