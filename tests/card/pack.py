@@ -52,41 +52,38 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.card.pack", description=__doc__)
     parser.add_argument("--python", required=True, metavar="X.Y", help="the machine's version")
     parser.add_argument("--there", type=Path, metavar="FILE", help="what the machine has: `pip freeze`, or names alone")
-    parser.add_argument("--into", type=Path, default=PACK, help=f"the pack's folder (default {PACK.name})")
     given = parser.parse_args(arguments)
     listed = [line.split("==") for line in given.there.read_text(encoding="utf-8").split()] if given.there else []
     there: dict[str, str | None] = {canonicalize_name(name): (*version, None)[0] for name, *version in listed}
     try:
-        print(*make_pack(given.into, given.python, there), sep="\n")  # noqa: T201 -- a command
+        print(*make_pack(given.python, there), sep="\n")  # noqa: T201 -- a command
     except GpuserveError as problem:
         return refused(problem)
     return 0
 
 
-def make_pack(into: Path, python: str, there: Mapping[str, str | None], most_mib: float = MOST_MIB) -> list[str]:
+def make_pack(python: str, there: Mapping[str, str | None]) -> list[str]:
     """Make a pack for a version of Python, in the place of an older one, and say what is in it.
 
     ``there`` is what the machine has beside torch: versions by name, None where any will do.
 
     Raises:
-        UsageProblem: The folder has other files, a wheel cannot be had, or it is too much beside the checkout.
+        UsageProblem: A wheel cannot be had, or it is too much beside the checkout.
     """
-    if into.exists() and any(into.iterdir()) and not (into / MANIFEST).exists():
-        raise UsageProblem(f"{into} is not a pack and not empty", remedies=["--into=FOLDER, a new one"])
-    shutil.rmtree(into, ignore_errors=True)
-    into.mkdir(parents=True)
+    shutil.rmtree(PACK, ignore_errors=True)
+    PACK.mkdir()
     pins = {name: needed(texts, python, there) for name, texts in requirements().items()}
-    (into / MANIFEST).write_text(json.dumps({"python": python, "pins": pins}, indent=1) + "\n", encoding="utf-8")
+    (PACK / MANIFEST).write_text(json.dumps({"python": python, "pins": pins}, indent=1) + "\n", encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         for some in filter(None, pins.values()):
             download(some, python, folder)
         for wheel in Path(folder).glob("*.whl"):
-            shrink(wheel, into / wheel.name, python)
-    git(ROOT, "init", "--quiet", "--bare", "--template=", "--initial-branch=main", str(into / REPOSITORY))
-    git(into / REPOSITORY, "fetch", "--quiet", f"--depth={DEPTH}", ROOT.as_uri(), "HEAD:refs/heads/main")
-    sizes = {each.name: _bytes(each) for each in sorted(into.iterdir())}
+            shrink(wheel, PACK / wheel.name, python)
+    git(ROOT, "init", "--quiet", "--bare", "--template=", "--initial-branch=main", str(PACK / REPOSITORY))
+    git(PACK / REPOSITORY, "fetch", "--quiet", f"--depth={DEPTH}", ROOT.as_uri(), "HEAD:refs/heads/main")
+    sizes = {each.name: _bytes(each) for each in sorted(PACK.iterdir())}
     names = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate").split("\0")
-    most = most_mib - sum(_bytes(ROOT / name) for name in names if name and (ROOT / name).exists()) / MIB
+    most = MOST_MIB - sum(_bytes(ROOT / name) for name in names if name and (ROOT / name).exists()) / MIB
     total = sum(sizes.values()) / MIB
     lines = [f"{size / MIB:5.1f} MiB  {name}" for name, size in sizes.items()]
     lines.append(f"{total:5.1f} MiB of {most:.1f} MiB, {git(ROOT, 'log', '-1', '--format=commit %h: %s')}")
