@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import stat
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, final
 import filelock
 import psutil
 
-from pytest_gpuserve.errors import DeviceProblem, UsageProblem
+from pytest_gpuserve.errors import DeviceProblem
 from pytest_gpuserve.process.ports import describe_process
 from pytest_gpuserve.units import format_seconds
 
@@ -34,7 +33,7 @@ _POLL_SECONDS = 0.2
 
 @final
 class DeviceLock:
-    """The right to measure on one device of this machine, for one session at a time.
+    """The right to measure on one device of this machine, for one session at a time; a context after ``acquire``.
 
     The kernel holds the lock (``flock`` on a file in the machine's folder for locks). It ends with the process in any
     case, and a leftover file blocks no session. Child processes do not inherit the lock. Sessions in containers with
@@ -66,14 +65,7 @@ class DeviceLock:
 
         Raises:
             DeviceProblem: The device is still taken after that time, or its lock file cannot be used.
-            UsageProblem: ``wait_seconds`` is not a duration.
         """
-        if not math.isfinite(wait_seconds) or wait_seconds < 0:
-            raise UsageProblem(
-                "The longest wait for a device must be a number of seconds, 0 or more.",
-                found=str(wait_seconds),
-                remedies=("set the ini option gpuserve_lock_wait to a number such as 600",),
-            )
         began = time.monotonic()
         told = False
         while not self._try_acquire():
@@ -130,8 +122,6 @@ class DeviceLock:
             return shown
 
     def __enter__(self) -> DeviceLock:
-        if not self.held:
-            raise RuntimeError("call acquire(), which takes the longest wait, before `with`")
         return self
 
     def __exit__(
