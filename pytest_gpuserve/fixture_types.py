@@ -177,4 +177,5 @@ class MakeDuel:
             goodput=goodput,
             source=self._engine,
         )
-        return self._gate.duel(replace(target, telemetry_source=self._telemetry), opponent, shape, name)
+        target, opponent = (replace(each, telemetry_source=self._telemetry) for each in (target, opponent))
+        return self._gate.duel(target, opponent, shape, name)

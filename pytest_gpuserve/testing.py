@@ -23,20 +23,12 @@ from pytest_gpuserve.verdict.reason import ReasonKind
 if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.loaded import CounterReading
-    from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.base import ServerKind
 
 BUSY: Final = DISTURBANCES | {ReasonKind.STUCK_REQUESTS}
 """Problems that other work on the machine can cause for a sound load of a sound server."""
-
-
-class Unseen:
-    """A progress line without a display."""
-
-    def show(self, totals: Tick) -> None:
-        """Take a tick."""
 
 
 def check_server_kind(target: Target, executed: Path | None = None, *, users: int = 12, seconds: float = 2.0) -> Start:
@@ -59,7 +51,7 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
     _check_description(target.server.kind)
     shape = LoadShape(Closed(users), seconds=seconds, warmup_seconds=0.5, check="all")
     with target.started() as instance:
-        load = LoadedServer(instance, target, shape, Unseen())
+        load = LoadedServer(instance, target, shape)
         start = measure_start(load, TelemetryMonitor())
         assert instance.process is not None, "the server was not started here"
         processes = [*instance.process.tree(), *map(psutil.Process, instance.members())]

@@ -22,8 +22,8 @@ from pytest_gpuserve.compare.screen import (
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.handle import slots_needed
 from pytest_gpuserve.experiment.pairing import BaseFailed
-from pytest_gpuserve.measure.points import NotMeasured, pooled_value, too_few_requests
-from pytest_gpuserve.measure.rounds import OF_ONE_SERVER, demand_own_gpu
+from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, demand_requests, pooled_value
+from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.sequential import LOOKS
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
@@ -570,15 +570,15 @@ def judge_limit(measurement: Measurement, metric: Metric, limit: float, *, toler
     if run.invalid:
         return Judgement.invalid(metric, "limit", *run.invalid, reference=limit)
     try:
-        demand_own_gpu(metric, measurement.rounds)
         value = pooled_value(metric, run.sessions)
     except NotMeasured as problem:
         return Judgement.invalid(metric, "limit", problem.reason, reference=limit)
-    too_few = too_few_requests(metric, run.sessions, tolerance)
-    if too_few:
-        more = "give the schedule more" if measurement.shape.finite else "give it longer: load(..., seconds=...)"
-        reason = Reason(ReasonKind.TOO_FEW_REQUESTS, f"{too_few}; {more}")
-        return Judgement(metric, Verdict.INCONCLUSIVE, "limit", value=value, reference=limit, reasons=(reason,))
+    try:
+        if metric.quantile is not None:
+            windows = [window for session in run.sessions for window in session.windows]
+            demand_requests(metric, [windows], tolerance, "the whole run")
+    except TooFewRequests as problem:
+        return Judgement(metric, Verdict.INCONCLUSIVE, "limit", value=value, reference=limit, reasons=(problem.reason,))
     good = value >= limit if metric.higher_is_better else value <= limit
     return Judgement(
         metric,

@@ -15,7 +15,6 @@ from pytest_gpuserve.compare.side_by_side import KEPT_IN_RUN, Memory, SideBySide
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.sampling import take_session
-from pytest_gpuserve.experiment.shape import Terms
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.validity import late_share_within
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value, value_of_starts
@@ -326,18 +325,22 @@ class Measurement:
         self, base: Target, stored: Stored | None, *, kind: ReferenceKind, name: str, identity: str
     ) -> SideBySide:
         here, memory = self.bench.here, self._memory(identity)
-        terms = Terms(
-            self.shape,
-            tolerance=self.policy.tolerance_of(METRICS["throughput"]),
-            one_at_a_time=self.policy.one_at_a_time,
-            seed=f"{self.nodeid} {self.run.label} {here.revision.content or here.occasion}",
-        )
+        seed = f"{self.nodeid} {self.run.label} {here.revision.content or here.occasion}"
         # Problems at the end of servers that this load was measured on are known before it goes on.
-        self.bench.starts.end_used(terms.seed)
+        self.bench.starts.end_used(seed)
         if not self.goes_on:
             memory.late, memory.limits = (), {}
-        # The candidate's telemetry source is the session's, and covers the GPU of both servers.
-        pairing = Pairing(base, self.target, terms, self.bench.progress, memory.rounds, starts=self.bench.starts)
+        pairing = Pairing(
+            base,
+            self.target,
+            self.shape,
+            self.bench.progress,
+            memory.rounds,
+            tolerance=self.policy.tolerance_of(METRICS["throughput"]),
+            one_at_a_time=self.policy.one_at_a_time,
+            seed=seed,
+            starts=self.bench.starts,
+        )
         in_run = KEPT_IN_RUN if memory.rounds and not self.goes_on else None
         teaches = stored is not None and may_screen(here.device) and not self.why_absent(stored)
         return SideBySide(

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.compare.measurement import Measurement
     from pytest_gpuserve.experiment.environment import RunEnvironment
-    from pytest_gpuserve.measure.streams import Streams
-    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.measure.window import Session, Streams
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.verdict.metric import Metric
 

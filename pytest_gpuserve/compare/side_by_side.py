@@ -9,8 +9,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuserve.compare.one_build import judge_one_build
-from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
-from pytest_gpuserve.measure.rounds import ARMS, paired_value, round_point
+from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, pooled_value
+from pytest_gpuserve.measure.rounds import ARMS, round_point
 from pytest_gpuserve.measure.steady import MATERIAL_CHANGE
 from pytest_gpuserve.measure.work import unknown_work, unlike_work
 from pytest_gpuserve.store.kept import KeptMetric
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.measure.rounds import Arm, Round
-    from pytest_gpuserve.measure.streams import Streams
-    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.measure.window import Session, Streams
     from pytest_gpuserve.store.kept import KeptFolder, Pair
     from pytest_gpuserve.verdict.metric import Metric
     from pytest_gpuserve.verdict.paired import Prior, RoundPoint
@@ -131,6 +130,11 @@ def points_of(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list
             if len(rounds) == 1 or measured.blocks != FIRST_BLOCKS:
                 raise
     return points
+
+
+def _value_of(metric: Metric, rounds: Sequence[Round], arm: Arm) -> float:
+    """The metric of one server over the rounds that judge it together, in its unit. Raises `NotMeasured`."""
+    return pooled_value(metric, [measured.session(arm) for measured in judged_rounds(metric, rounds)])
 
 
 def _worth(metric: Metric, measured: Round, tolerance: float, prior: Prior, start_in_blocks: float) -> float:
@@ -430,7 +434,7 @@ class SideBySide:
             evidence,
             verdict=verdict,
             reference_kind=self._kind,
-            value=paired_value(metric, judged_rounds(metric, seen.rounds), "candidate"),
+            value=_value_of(metric, seen.rounds, "candidate"),
             rounds=len(seen.points),
             windows=windows_of(seen.rounds),
         )
@@ -453,9 +457,8 @@ class SideBySide:
         )
 
     def _value(self, metric: Metric, arm: Arm) -> float | None:
-        rounds = judged_rounds(metric, self.rounds)
         try:
-            return paired_value(metric, rounds, arm) if rounds else None
+            return _value_of(metric, self.rounds, arm)
         except NotMeasured:
             return None
 

@@ -15,7 +15,7 @@ from pytest_gpuserve.experiment.single_request import ANSWER_SECONDS, Answer, se
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.driver import most_under_way
 from pytest_gpuserve.load.kserve import RPC, Inference, grpc_message, http_request, tensors_of
-from pytest_gpuserve.load.openai import ApiCall, Messages, Texts, embeddings, generations, one_token, rerank
+from pytest_gpuserve.load.openai import ApiCall, Messages, generations, one_token
 from pytest_gpuserve.load.prompt_set import Prompts
 from pytest_gpuserve.load.request import Expect, Request
 from pytest_gpuserve.load.schedule import Closed, Steps
@@ -155,44 +155,6 @@ class ServerHandle:
         requests = generations(call, prompt, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
         return self._over_http(requests, stream=stream, readiness=one_token(call, prompt), asked=prompt)
 
-    def embeddings(
-        self,
-        texts: Texts,
-        *,
-        model: str = "",
-        extra: Mapping[str, object] | None = None,
-        headers: Mapping[str, str] | None = None,
-        expect: Expect | str | None = None,
-    ) -> Target:
-        """Describe the embedding of texts: ``POST /v1/embeddings``; see ``chat``.
-
-        Args:
-            texts: All texts of one request, or `pytest_gpuserve.load.prompts` for one text a request.
-            model: As for ``chat``.
-            extra: As for ``chat``.
-            headers: As for ``chat``.
-            expect: As for ``request``.
-
-        Raises:
-            UsageProblem: A value is not valid in such a request.
-        """
-        requests = embeddings(self._call("embeddings", model, extra, headers, expect), texts)
-        return self._over_http(requests, stream=False, asked=texts)
-
-    def rerank(
-        self,
-        query: str,
-        documents: Sequence[str],
-        *,
-        model: str = "",
-        extra: Mapping[str, object] | None = None,
-        headers: Mapping[str, str] | None = None,
-        expect: Expect | str | None = None,
-    ) -> Target:
-        """Describe the ranking of documents by a query: ``POST /v1/rerank``; see ``embeddings``."""
-        call = self._call("rerank", model, extra, headers, expect)
-        return self._over_http((rerank(call, query, documents),), stream=False)
-
     def _call(
         self,
         method: Method,
@@ -320,14 +282,6 @@ class ServerHandle:
             else (),
         )
 
-    def relocated(self, relocation: Relocation) -> ServerHandle:
-        """Make the same deployment from another checkout or interpreter.
-
-        Raises:
-            NotInRevision: The other build has no such server, or the deployment would be the same there.
-        """
-        return replace(self, kind=self.kind.relocated(relocation))
-
 
 @dataclass(frozen=True)
 class Sharing:
@@ -407,7 +361,7 @@ class Target:
         Raises:
             NotInRevision: The other build has no such server, or the deployment would be the same there.
         """
-        return replace(self, server=self.server.relocated(relocation))
+        return replace(self, server=replace(self.server, kind=self.server.kind.relocated(relocation)))
 
     def started(self, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
         """Start the deployment afresh; ready when its model answers.
@@ -529,15 +483,13 @@ def slots_needed(schedule: Schedule) -> int:
 
 def _joined_sharing(parts: Sequence[Sharing | None]) -> Sharing | None:
     """Combine the shared memory of rotating requests; None if they use none."""
-    known = [part for part in parts if part is not None]
-    if not known:
-        return None
-    if len(known) != len(parts):
-        raise UsageProblem("rotate([...]): requests through shared memory and others cannot be mixed in one load")
-    if len({part.layout for part in known}) > 1:
+    layouts = dict.fromkeys(None if part is None else part.layout for part in parts)
+    if len(layouts) > 1:
         raise UsageProblem(
-            "rotate([...]): requests through shared memory have the same outputs, each of one size",
-            found="; ".join(sorted({repr(dict(part.layout.sizes)) for part in known})),
+            "rotate([...]): all requests go through shared memory with the same outputs, each of one size, or none do",
+            found="; ".join("none" if layout is None else repr(dict(layout.sizes)) for layout in layouts),
             remedies=["give each infer(...) the same shared_memory={...}, with the most bytes that any of them takes"],
         )
-    return Sharing(tuple(inference for part in known for inference in part.inferences), known[0].layout)
+    (layout,) = layouts
+    inferences = tuple(inference for part in parts if part is not None for inference in part.inferences)
+    return None if layout is None else Sharing(inferences, layout)

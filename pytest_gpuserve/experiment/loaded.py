@@ -6,31 +6,29 @@ import contextlib
 import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 import psutil
 
 from pytest_gpuserve.device.host import cores_taken_by_others, cpu_share, read_cpu, read_host
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
-from pytest_gpuserve.experiment.pace import later_half
-from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
+from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS, later_half
 from pytest_gpuserve.load.answers import AnswerCheck, answer_reasons
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.run import lost_in_mid_load
 from pytest_gpuserve.load.schedule import is_finite, is_open
 from pytest_gpuserve.load.tick import Tick, shares, total
-from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, disturbances, one_line, reasons, share_reasons
+from pytest_gpuserve.load.validity import DISTURBANCES, disturbances, reasons, request_errors, share_reasons
 from pytest_gpuserve.load.wire import OPENS, Plan
-from pytest_gpuserve.measure.counters import Counters, WentBackwards, added, counted_between
-from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import COMPILING, Start, Window
+from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
+from pytest_gpuserve.measure.window import COMPILING, Start, Streams, Window
 from pytest_gpuserve.measure.work import unsteady_cache
-from pytest_gpuserve.units import format_fraction, format_seconds
+from pytest_gpuserve.units import format_seconds
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
@@ -38,6 +36,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.shared_memory import SharedTensors
     from pytest_gpuserve.servers.instance import Instance
+
+Progress: TypeAlias = "Callable[[Tick], None]"
+"""Shows all ticks of a load so far to a person."""
 
 DEATH_GRACE_SECONDS: Final = 1.0
 """Time after errors to see whether the server is dying, before the errors are taken for the cause."""
@@ -73,13 +74,6 @@ class Measured(NamedTuple):
     ticks: Sequence[Tick]
     before: CounterReading | None = None
     after: CounterReading | None = None
-
-
-class Progress(Protocol):
-    """Progress display for a person."""
-
-    def show(self, totals: Tick) -> None:
-        """Show all ticks of a load so far."""
 
 
 @dataclass
@@ -125,12 +119,16 @@ class LoadedServer:
         target: The requests.
         shape: Schedule and length of the load.
         progress: Shown the progress of the load.
+        before: Reasons of windows that this start measures again, one text each.
 
     Attributes:
         check: Check of the answers.
         problems: Reasons why the start proves nothing; after the first one, no more ticks are taken.
         disturbances: Further such reasons, which another measurement may be free of.
-        measured: The windows that count, oldest first; rejected ones are removed by who rejects them.
+        measured: The windows that count, oldest first.
+        tried: Reasons to measure each window again; none for a good one.
+        discarded: Windows that were cut off the front.
+        use: Use of the host by others.
         warmup: Ticks of the warm-up.
         ended: Whether the load has ended by itself.
     """
@@ -138,11 +136,15 @@ class LoadedServer:
     instance: Instance
     target: Target
     shape: LoadShape
-    progress: Progress
+    progress: Progress = lambda _: None
+    before: tuple[str, ...] = ()
     check: AnswerCheck = field(init=False)
     problems: list[Reason] = field(default_factory=list, init=False)
     disturbances: list[Reason] = field(default_factory=list, init=False)
     measured: list[Measured] = field(default_factory=list, init=False)
+    tried: list[tuple[Reason, ...]] = field(default_factory=list, init=False)
+    discarded: int = field(default=0, init=False)
+    use: HostUse = field(default_factory=HostUse, init=False)
     warmup: list[Tick] = field(default_factory=list, init=False)
     ended: bool = field(default=False, init=False)
     _engines: Engines | None = field(default=None, init=False)
@@ -163,6 +165,11 @@ class LoadedServer:
     def windows(self) -> list[Window]:
         """The windows that count."""
         return [measured.window for measured in self.measured]
+
+    @property
+    def rejected(self) -> tuple[str, ...]:
+        """Reasons of windows that were measured again, one text each."""
+        return (*self.before, *("; ".join(map(str, reasons)) for reasons in self.tried if reasons))
 
     @property
     def varies(self) -> bool:
@@ -280,18 +287,25 @@ class LoadedServer:
         self._loading = False
         self.problems.append(self._shown(lost_in_mid_load(problem)))
 
-    def record(self, use: HostUse, *, rejected: tuple[str, ...] = (), discarded: int = 0) -> Start:
-        """Record of the start with the windows that count; for its arguments see `Start`."""
+    def settle(self, windows: Sequence[Window], reasons: tuple[Reason, ...]) -> None:
+        """Take the newest windows as the monitor judged them, or drop them if they are to be measured again."""
+        count = len(windows)
+        judged = zip(self.measured[-count:], windows, strict=True)
+        self.measured[-count:] = [] if reasons else [measured._replace(window=window) for measured, window in judged]
+        self.tried += [reasons] * count
+
+    def record(self) -> Start:
+        """Record of the start with the windows that count."""
         instance = self.instance
         return Start(
             tuple(self.windows),
             instance.cold_start_seconds,
-            discarded=discarded,
-            foreign_cores=use.foreign_cores,
-            cpu_share=use.cpu_share,
+            discarded=self.discarded,
+            foreign_cores=self.use.foreign_cores,
+            cpu_share=self.use.cpu_share,
             cold_start_parts=instance.cold_start_parts,
             settings=instance.settings,
-            rejected=rejected,
+            rejected=self.rejected,
             answers=self.check.answers,
             answers_checked=self.check.checked,
         )
@@ -331,7 +345,7 @@ class LoadedServer:
             ticks.append(tick)
             self._late += [tick] if tick.late_beats else []
             self._so_far += tick
-            self.progress.show(self._so_far)
+            self.progress(self._so_far)
         return ticks
 
     def window(self, ticks: Sequence[Tick], counters: Counters | None) -> Window | None:
@@ -407,16 +421,20 @@ class LoadedServer:
         """Cores that the load engines share; None for one each."""
         return read_host().cores if self.shape.source.is_here else None
 
-    def reasons(self, ticks: Sequence[Tick]) -> list[Reason]:
-        """Reasons why ticks would prove nothing, if they were a load by themselves.
+    def judge(self) -> None:
+        """Judge all windows together: note signs that the measurement is not of the server.
 
-        Args:
-            ticks: Oldest first.
+        They appear in ``problems``, or in ``disturbances`` if another measurement may be free of them.
         """
-        shape, cores = self.shape, self._cores()
-        schedule = self.target.as_thought(shape.schedule)
-        found = reasons(
-            total(ticks),
+        shape, windows, cores = self.shape, self.windows, self._cores()
+        ticks = [tick for measured in self.measured for tick in measured.ticks]
+        totals, schedule = total(ticks), self.target.as_thought(shape.schedule)
+        # The last of the allowed errors may have been a dying server's first.
+        death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
+        if death is not None:
+            self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
+        whole = reasons(
+            totals,
             schedule=schedule,
             processes=shape.processes,
             cores=cores,
@@ -424,28 +442,14 @@ class LoadedServer:
             late_share=shape.late_share,
         )
         each = share_reasons(shares(ticks), schedule, among=cores, late_share=shape.late_share)
-        return [self._shown(reason) for reason in (*found, *each)]
-
-    def judge(self) -> None:
-        """Judge all windows together: note signs that the measurement is not of the server.
-
-        They appear in ``problems``, or in ``disturbances`` if another measurement may be free of them.
-        """
-        shape, windows = self.shape, self.windows
-        ticks = [tick for measured in self.measured for tick in measured.ticks]
-        totals = total(ticks)
-        # The last of the allowed errors may have been a dying server's first.
-        death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
-        if death is not None:
-            self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
-        found = self.reasons(ticks)
+        found = [self._shown(reason) for reason in (*whole, *each)]
         for reason in found:
             (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(reason)
         if not shape.finite:
             half = len(windows) // 2
             drift = unsteady_cache((windows[:half], windows[half:]))
             self.problems.extend([drift] if drift else [])
-        counters = added(window.counters for window in windows if window.counters is not None)
+        counters = Window.total(windows).counters
         compiled = None if counters is None else counters.stages.get(COMPILING)
         if compiled is not None:
             text = (
@@ -454,8 +458,12 @@ class LoadedServer:
             )
             self.problems.append(Reason(ReasonKind.COMPILED_UNDER_LOAD, text))
         if shape.finite and not any(reason.kind is ReasonKind.CLIENT_SATURATED for reason in found):
-            # On average, a quiet step hides one in which the client could not keep up.
-            self.disturbances.extend(self._saturated(windows))
+            # On average, a quiet step hides one in which the client could not keep up. A report alone may fill the last
+            # window.
+            steps = [measured for measured in self.measured if measured.window.seconds > WINDOW_SECONDS / 2]
+            worst = max(steps, key=lambda step: step.window.client_cpu_seconds / step.window.seconds, default=None)
+            within = () if worst is None else self.disturbed(worst.ticks)
+            self.disturbances.extend(reason for reason in within if reason.kind is ReasonKind.CLIENT_SATURATED)
         # Requests without an answer have no latency: a server that has lost some of its requests looks fast.
         slowest_seconds = max((window.latency.max_seconds for window in windows), default=0.0)
         oldest_seconds = totals.oldest_ns / 1e9
@@ -482,10 +490,7 @@ class LoadedServer:
         if death is not None:
             self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
         elif errors:
-            kinds = ", ".join(f"{kind}: {number}" for kind, number in sorted(tick.errors.items()))
-            samples = "; ".join(f"{kind}: {one_line(text)}" for kind, text in sorted(tick.error_samples.items()))
-            text = f"request errors ({kinds}); first of each kind: {samples}"
-            self.problems.append(self._shown(Reason(ReasonKind.REQUEST_ERRORS, text)))
+            self.problems.extend(map(self._shown, request_errors(tick, 0.0)))
         if complaints:
             self.problems.extend(map(self._shown, answer_reasons(self.check, self._complaints)))
 
@@ -496,21 +501,6 @@ class LoadedServer:
         for headers in {tuple(sorted(request.headers.items())) for request in self.target.requests}:
             text = self.instance.shown(text, dict(headers))
         return reason.with_text(text)
-
-    def _saturated(self, windows: Sequence[Window]) -> list[Reason]:
-        at_once = min(self.shape.processes, self._cores() or self.shape.processes)
-        # The last window may be so short that a report alone fills it.
-        whole = [window for window in windows if window.seconds > WINDOW_SECONDS / 2]
-        worst = max(whole, key=lambda window: window.client_cpu_seconds / window.seconds, default=None)
-        share = worst.client_cpu_seconds / (worst.seconds * at_once) if worst is not None else 0.0
-        if worst is None or share <= SATURATED_SHARE:
-            return []
-        text = (
-            f"client saturated: in one window of {format_seconds(worst.seconds)} the load engine used"
-            f" {format_fraction(share)} of a core, over {format_fraction(SATURATED_SHARE)}; share the load:"
-            f" processes={self.shape.processes + 1}"
-        )
-        return [Reason(ReasonKind.CLIENT_SATURATED, text)]
 
 
 def _streams_of(totals: Tick) -> Streams | None:

@@ -4,25 +4,53 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.measure.breakdown import Breakdown, breakdown_of
-from pytest_gpuserve.measure.counters import Counters, added
 from pytest_gpuserve.measure.points import NotMeasured, total_of
-from pytest_gpuserve.measure.steps import StepResult, steps_of
+from pytest_gpuserve.measure.steady import mser
+from pytest_gpuserve.measure.window import Window
+from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.measure.counters import ServerSetting
-    from pytest_gpuserve.measure.window import Session, Start, Window
+    from pytest_gpuserve.measure.counters import Counters, ServerSetting
+    from pytest_gpuserve.measure.window import Session, Start
     from pytest_gpuserve.verdict.reason import Reason
 
 GAP_NS: Final = 1_000_000
 """Longest gap between windows of one load. Its windows have no gaps, and a new load begins later than this."""
+
+
+LEAST_TO_CUT: Final = 4
+"""Steps of fewer windows are taken as a whole."""
+
+WHOLE_SHARE: Final = 0.5
+"""Share of its step's first window from which a window is whole: the load's last may have any length."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One step, pooled over the starts.
+
+    Args:
+        users: Number of users.
+        total: Sum of its windows. Requests count in the step of their end, sent at any time.
+        steady_throughput: Throughput without the step's begin, if that was unlike the rest (MSER), and without answers
+            after the load's end.
+        last_window_throughput: Throughput of the last whole window: a load tool's "current RPS" at the end.
+    """
+
+    users: int
+    total: Window
+    steady_throughput: float
+    last_window_throughput: float
 
 
 class Observed:
@@ -50,30 +78,31 @@ class Observed:
         return sum(_stretches(start.windows) for start in self._starts)
 
     @property
+    def _windows(self) -> list[Window]:
+        return [window for session in self.sessions for window in session.windows]
+
+    @property
     def summary(self) -> Window:
         """Sum of all measured windows: requests, errors, throughput, latencies, delays of the client.
 
         Raises:
             NotMeasured: No request was answered.
         """
-        return total_of([window for session in self.sessions for window in session.windows])
+        return total_of(self._windows)
 
     @property
     def counters(self) -> Counters:
         """Server counts within the measured windows of all starts, with models or stages as parts.
 
         Raises:
-            NotMeasured: The server does not count, or did not in every start.
+            NotMeasured: The server does not count, or did not in every window.
         """
-        known = [counters for start in self._starts if (counters := start.counters) is not None]
-        found = added(known)
+        found = Window.total(self._windows).counters
         if found is None:
             raise NotMeasured(
-                "this server counts nothing",
+                "this server does not count, or did not in every window",
                 remedies=["command_server and remote_server take counters=MetricNames(...)"],
             )
-        if len(known) < len(self._starts):
-            raise NotMeasured(f"only {len(known)} of {len(self._starts)} starts know what the server counted")
         return found
 
     @property
@@ -140,3 +169,46 @@ def _stretches(windows: Sequence[Window]) -> int:
         not earlier.end_ns or later.begin_ns - earlier.end_ns > GAP_NS for earlier, later in itertools.pairwise(windows)
     )
     return 1 + sum(gaps) if windows else 0
+
+
+def steps_of(steps: Sequence[tuple[int, float]], starts: Sequence[Start]) -> tuple[StepResult, ...]:
+    """Assign the windows of a stepped load to its steps: each belongs to the step that contains its middle.
+
+    Args:
+        steps: Steps of the schedule: number of users, and seconds.
+        starts: Measured starts, each with the whole load.
+
+    Raises:
+        NotMeasured: The windows are too long to be assigned: side by side a whole load is one.
+    """
+    longest = max((window.seconds for start in starts for window in start.windows), default=0.0)
+    if longest > min(seconds for _, seconds in steps) and len(steps) > 1:
+        raise NotMeasured(
+            f"steps are not known of windows of {format_seconds(longest)}: side by side a whole load is one window"
+        )
+    ends = list(itertools.accumulate(seconds for _, seconds in steps))
+    # Windows of each step in each start; in the last ones only requests in flight at the end were still answered.
+    placed: list[list[list[Window]]] = [[[] for _ in starts] for _ in range(len(steps) + 1)]
+    for number, start in enumerate(starts):
+        passed = 0.0
+        for window in start.windows:
+            placed[bisect_right(ends, passed + window.seconds / 2)][number].append(window)
+            passed += window.seconds
+    *of_steps, drains = placed
+    results = []
+    for (users, _), found in zip(steps, of_steps, strict=True):
+        whole = [[window for window in start if window.seconds > WHOLE_SHARE * start[0].seconds] for start in found]
+        after = drains if found is of_steps[-1] else []
+        results.append(
+            StepResult(
+                users=users,
+                total=Window.total(list(itertools.chain(*found, *after))),
+                steady_throughput=Window.total(list(itertools.chain(*map(_steady, whole)))).throughput,
+                last_window_throughput=Window.total([start[-1] for start in whole if start]).throughput,
+            )
+        )
+    return tuple(results)
+
+
+def _steady(windows: list[Window]) -> list[Window]:
+    return windows[mser([window.throughput for window in windows]) :] if len(windows) >= LEAST_TO_CUT else windows

@@ -7,14 +7,14 @@ import random
 import re
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
-from pytest_gpuserve.experiment.loaded import HostUse, LoadedServer, host_watched
-from pytest_gpuserve.experiment.pace import Pace, pace_of
-from pytest_gpuserve.experiment.sampling import take_starts
-from pytest_gpuserve.experiment.shared_starts import SharedStarts, StartedPair
+from pytest_gpuserve.experiment.loaded import LoadedServer, host_watched
+from pytest_gpuserve.experiment.sampling import is_interrupted, take_starts
+from pytest_gpuserve.experiment.shape import Pace, pace_of
+from pytest_gpuserve.experiment.shared_starts import StartedPair
 from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, too_many_rejected
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, TURNS, Round, of_arm, round_point
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.loaded import Measured, Progress
-    from pytest_gpuserve.experiment.shape import Terms
+    from pytest_gpuserve.experiment.loaded import HostUse, Measured, Progress
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.shared_starts import SharedStarts
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.servers.instance import Instance
 
@@ -52,16 +53,17 @@ class BaseFailed(GpuserveError):
     """The base could not be started."""
 
 
+class _DoNotFit(Exception):
+    """Two servers do not fit into memory together."""
+
+
 @dataclass
 class _Open:
     """An open round; its stack ends the load, not the servers.
 
     Args:
-        before: Reasons of windows of a dropped round, which this one repeats.
-        turns: Servers of all turns, with the reasons to measure them again; the turns of a block share its reasons.
         again: Number of blocks that were repeated because GPU or client were disturbed.
         rejected: Number of blocks that were repeated because others used the host.
-        foreign_cores: Most cores that others took during a block that counts.
     """
 
     pair: StartedPair
@@ -69,11 +71,8 @@ class _Open:
     at: str
     pace: Pace
     stack: ExitStack
-    before: Mapping[Arm, tuple[str, ...]]
-    turns: list[tuple[Arm, tuple[Reason, ...]]] = field(default_factory=list)
     again: int = 0
     rejected: int = 0
-    foreign_cores: float = 0.0
 
     @property
     def blocks(self) -> int:
@@ -85,11 +84,6 @@ class _Open:
         """Reasons why the round proves nothing, each with its server."""
         return _of_both(self, lambda server: server.problems)
 
-    def reasons(self, of: Arm) -> tuple[str, ...]:
-        """Reasons why windows of a server were measured again, one text each."""
-        here = ("; ".join(map(str, reasons)) for arm, reasons in self.turns if arm == of and reasons)
-        return (*self.before.get(of, ()), *here)
-
 
 class Pairing:
     """Two deployments under one load. The creator closes the pairing, so that no load outlives it.
@@ -97,10 +91,13 @@ class Pairing:
     Args:
         base: The reference.
         candidate: The judged deployment.
-        terms: Terms of the comparison.
+        shape: The load, which is the same for both.
         progress: Shown the progress of the loads.
         rounds: Earlier rounds of the same pair.
-        starts: Owns the servers, which go on for other loads; None if only this pairing uses them.
+        tolerance: The throughput's tolerance: a tighter one makes a window longer.
+        one_at_a_time: Whether only one of the servers may run at a time.
+        seed: Seed of the coins, and name of the load.
+        starts: Owns the servers, which go on for other loads.
 
     Attributes:
         rounds: Rounds, the newest last; that one may still grow.
@@ -113,25 +110,23 @@ class Pairing:
         self,
         base: Target,
         candidate: Target,
-        terms: Terms,
+        shape: LoadShape,
         progress: Progress,
         rounds: Iterable[Round] = (),
         *,
-        starts: SharedStarts | None = None,
+        tolerance: float,
+        one_at_a_time: bool,
+        seed: str,
+        starts: SharedStarts,
     ) -> None:
         self.rounds: list[Round] = list(rounds)
-        self.one_at_a_time = terms.one_at_a_time
-        # The candidate's telemetry source is the session's, and covers the GPU of both servers.
-        self._telemetry_source = candidate.telemetry_source
-        self._targets: Mapping[Arm, Target] = {
-            "base": replace(base, telemetry_source=candidate.telemetry_source),
-            "candidate": candidate,
-        }
-        self._terms = terms
+        self.one_at_a_time = one_at_a_time
+        self._targets: Mapping[Arm, Target] = {"base": base, "candidate": candidate}
+        self._shape, self._tolerance, self._seed = shape, tolerance, seed
         self._progress = progress
-        self._starts = SharedStarts() if starts is None else starts
-        self._is_alone = starts is None
+        self._starts = starts
         self._open: _Open | None = None
+        # Reasons of windows of a dropped round, which the next one repeats.
         self._dropped: Mapping[Arm, tuple[str, ...]] | None = None
         self.on_late_trouble: Callable[[], None] = lambda: None
         self.starts_together = True
@@ -150,7 +145,7 @@ class Pairing:
         opened = self._open
         assert opened is not None
         start_seconds = opened.pair.start_seconds / len(opened.pair.loads)
-        warmup_seconds = len(ARMS) * self._terms.shape.warmup_seconds
+        warmup_seconds = len(ARMS) * self._shape.warmup_seconds
         measured_seconds = sum(window.seconds for server in opened.servers.values() for window in server.windows)
         return (start_seconds + warmup_seconds) * opened.blocks / measured_seconds
 
@@ -177,23 +172,18 @@ class Pairing:
 
     def _measured(self, blocks: int) -> bool:
         """Measure until a round has so many blocks; return whether it has, and was not dropped."""
-        if self.one_at_a_time:
-            self._take_one_at_a_time()
-            return True
-        opened = self._open
-        if opened is None:
-            opened, problems = self._opened()
-            if opened is None:
-                self._take_one_at_a_time(problems)
-                return True
-        return self._fill(opened, blocks)
+        if not self.one_at_a_time:
+            try:
+                return self._fill(self._open or self._opened(), blocks)
+            except _DoNotFit:
+                self.one_at_a_time = True
+        self._take_one_at_a_time()
+        return True
 
     def close(self) -> None:
-        """End the load, and the servers if no other load uses them."""
+        """End the load; its servers go on for other loads."""
         opened, self._dropped = self._open, None
-        if self._is_alone:
-            self._end_servers()
-        elif opened is not None:
+        if opened is not None:
             opened.pair.monitor.look()
             self._end_load()
             late = opened.pair.monitor.problems()
@@ -225,75 +215,66 @@ class Pairing:
 
     # -- one at a time
 
-    def _take_one_at_a_time(self, problems: Iterable[Reason] = ()) -> None:
+    def _take_one_at_a_time(self) -> None:
         """Measure a block of four fresh starts, one after the other, which is a round. Each counts as one window."""
         self._starts.end()
         coin = self._coin(len(self.rounds))
         order = ABBA if coin.random() < 0.5 else BAAB
-        shape = self._terms.shape
-        # Both starts of a server hold the requests of a quantile together.
-        wanted = tuple(-(-requests // TURNS) for requests in shape.requests_wanted)
         # Both servers are measured for the same time, and both suffer alike on a host that is never quiet.
         shape = replace(
-            shape,
-            seed=shape.seed + coin.randrange(1 << 30),
-            requests_wanted=wanted,
+            self._shape,
+            seed=self._shape.seed + coin.randrange(1 << 30),
+            # Both starts of a server hold the requests of a quantile together.
+            requests_wanted=tuple(-(-requests // TURNS) for requests in self._shape.requests_wanted),
             requests=None,
             until=None,
             foreign_cores=math.inf,
         )
         at = utc_now()
-        taken = take_starts(order, self._targets, self._start, shape, self._progress)
-        if taken.interrupted:
+        taken, problems = take_starts(order, self._targets, self._start, shape, self._progress)
+        if is_interrupted(problems):
             raise KeyboardInterrupt
-        found = (*problems, *taken.problems)
         starts = {
             # A block that was broken off is not evidence.
-            arm: tuple(replace(start, windows=()) if found else start for start in known)
-            for arm, known in taken.starts.items()
+            arm: tuple(replace(start, windows=()) if problems else start for start in known)
+            for arm, known in taken.items()
         }
-        self.rounds.append(Round(starts, at, one_at_a_time=True, problems=found))
+        self.rounds.append(Round(starts, at, one_at_a_time=True, problems=tuple(problems)))
 
     # -- two at a time
 
-    def _opened(self) -> tuple[_Open | None, list[Reason]]:
-        """Begin a round, or None if the two servers do not fit into memory; also return leftover problems."""
-        terms = self._terms
-        pair = self._starts.find(terms.seed, self._targets, starts_together=self.starts_together)
+    def _opened(self) -> _Open:
+        """Begin a round. Raises as `_start_both`."""
+        pair = self._starts.find(self._seed, self._targets, starts_together=self.starts_together)
         if pair is None:
             pair = self._starts.begin(self._targets, self._start_both)
-        if not pair.instances:
-            left = pair.monitor.problems()
-            for problem in left:
-                pair.monitor.note(problem.text)
-            return None, left
         at, pair.in_use = utc_now(), True
+        dropped = self._dropped or {}
         with ExitStack() as stack:
             servers = {
-                arm: LoadedServer(instance, self._targets[arm], terms.shape, self._progress)
+                arm: LoadedServer(instance, self._targets[arm], self._shape, self._progress, dropped.get(arm, ()))
                 for arm, instance in pair.instances.items()
             }
             for server in servers.values():
                 server.warm_up(stack)
-            paces = [pace_of(server.warmup, terms.shape, terms.tolerance) for server in servers.values()]
+            paces = [pace_of(server.warmup, self._shape, self._tolerance) for server in servers.values()]
             # One pace for both: windows of different lengths would be different measurements.
             pace = Pace(max(pace.settle for pace in paces), max(pace.window for pace in paces))
-            if not pair.is_measured:
-                pair.monitor.up(*pair.instances.values())
-                pair.is_measured = True
-            self._open = opened = _Open(pair, servers, at, pace, stack.pop_all(), self._dropped or {})
+            self._open = opened = _Open(pair, servers, at, pace, stack.pop_all())
         self.rounds.append(self._record(opened))
-        pair.loads[terms.seed] = self._hear_late
-        return opened, []
+        pair.loads[self._seed] = self._hear_late
+        return opened
 
     def _start_both(self, stack: ExitStack) -> StartedPair:
         """Start both servers, at the same time if cold starts are not compared.
 
-        Returns:
-            A pair without servers if the two do not fit into memory together, so that they have to alternate.
+        Raises:
+            _DoNotFit: The two do not fit into memory together, so that they have to alternate.
+            BaseFailed: The base could not be started.
+            ServerFailed: The candidate could not be started.
         """
         # The GPU is checked once more, only after both have ended.
-        monitor = stack.enter_context(self._telemetry_source.monitor())
+        monitor = stack.enter_context(self._targets["candidate"].telemetry_source.monitor())
         first, second = order = ARMS if self._coin(len(self.rounds)).random() < 0.5 else ARMS[::-1]
         began = time.monotonic()
         up: dict[Arm, Instance] = {}
@@ -313,11 +294,11 @@ class Pairing:
                 start(second)
         if not failed:
             start_seconds = time.monotonic() - began
+            monitor.up(*up.values())
             return StartedPair({arm: up[arm] for arm in order}, monitor, self.starts_together, start_seconds)
         tried = len(up) + len(failed)
         if tried == len(order) and all(map(_lacks_memory, failed.values())):
-            self.one_at_a_time = True
-            return StartedPair({}, monitor, self.starts_together)
+            raise _DoNotFit
         # The first failure, because the other may be its consequence.
         raise next((problem for problem in failed.values() if not _lacks_memory(problem)), next(iter(failed.values())))
 
@@ -346,11 +327,11 @@ class Pairing:
 
     def _coin(self, *numbers: int) -> random.Random:
         """A fair coin, which shows the same again for the same comparison and numbers."""
-        return random.Random(" ".join(map(str, (self._terms.seed, *numbers))))  # noqa: S311 -- not a secret
+        return random.Random(" ".join(map(str, (self._seed, *numbers))))  # noqa: S311 -- not a secret
 
     def _fill(self, opened: _Open, blocks: int) -> bool:
         """Measure until the round has so many blocks; return whether it has, and was not dropped."""
-        drift = self._take_blocks(opened, blocks)
+        self._take_blocks(opened, blocks)
         surplus = TURNS * max(0, opened.blocks - BLOCKS)
         for server in opened.servers.values():
             server.rest()
@@ -359,10 +340,9 @@ class Pairing:
             # Also before the round goes on: its present blocks may reach a verdict.
             for server in opened.servers.values():
                 server.judge()
-        why = [*drift, *_of_both(opened, lambda server: server.disturbances)]
+        why = _of_both(opened, lambda server: server.disturbances)
         if why and self._dropped is None and not opened.problems:
             return self._drop(opened, why, surplus)
-        opened.servers["candidate"].problems.extend(drift)
         for server in opened.servers.values():
             server.problems.extend(server.disturbances)
         problems = opened.problems
@@ -376,20 +356,21 @@ class Pairing:
                 self.close()
         return True
 
-    def _take_blocks(self, opened: _Open, blocks: int) -> list[Reason]:
-        """Take blocks, twice as many while servers drift; return whether they still drift."""
+    def _take_blocks(self, opened: _Open, blocks: int) -> None:
+        """Take blocks, twice as many while servers drift; to drift even then is a disturbance."""
         wanted = blocks
         while True:
             while opened.blocks < wanted and not opened.problems:
                 self._block(opened)
             if opened.problems or opened.blocks < BLOCKS or not self._drifts(opened):
-                return []
+                return
             if wanted > BLOCKS:
                 text = (
                     "no steady state: the difference between the servers was still changing after"
                     f" {opened.blocks} blocks; give them longer with load(..., warmup_seconds=...)"
                 )
-                return [Reason(ReasonKind.NO_STEADY_STATE, text)]
+                opened.servers["candidate"].disturbances.append(Reason(ReasonKind.NO_STEADY_STATE, text))
+                return
             wanted = 2 * BLOCKS
 
     def _drop(self, opened: _Open, why: Iterable[Reason], surplus: int) -> bool:
@@ -401,14 +382,14 @@ class Pairing:
         self.rounds.pop()
         text = "; ".join(map(str, why))
         self._dropped = {
-            arm: opened.reasons(arm) + (text,) * (surplus + len(server.measured))
+            arm: (*server.rejected, *[text] * (surplus + len(server.measured)))
             for arm, server in opened.servers.items()
         }
         return False
 
     def _block(self, opened: _Open) -> None:
         """Measure a block, which counts unless it was disturbed, or broken off by trouble."""
-        servers, shape, blocks = opened.servers, self._terms.shape, opened.blocks
+        servers, shape, blocks = opened.servers, self._shape, opened.blocks
         coin = self._coin(len(self.rounds), blocks + opened.rejected + opened.again)
         order = ABBA if coin.random() < 0.5 else BAAB
         # Random arrivals differ between windows of a server, and are the same for both servers.
@@ -427,7 +408,8 @@ class Pairing:
                     break
                 turns.append((arm, measured))
         if len(turns) == len(order) and self._counts(opened, turns, use):
-            opened.foreign_cores = max(opened.foreign_cores, use.foreign_cores)
+            for server in servers.values():
+                server.use.foreign_cores = max(server.use.foreign_cores, use.foreign_cores)
             return
         for server in servers.values():
             del server.measured[TURNS * blocks :]
@@ -437,24 +419,22 @@ class Pairing:
 
     def _counts(self, opened: _Open, turns: Sequence[tuple[Arm, Measured]], use: HostUse) -> bool:
         """Whether a block was not disturbed, or has been measured again too often."""
-        if use.foreign_cores > self._terms.shape.foreign_cores and opened.rejected < MOST_REJECTED:
+        if use.foreign_cores > self._shape.foreign_cores and opened.rejected < MOST_REJECTED:
             opened.rejected += 1
             return False
         # The wait for the next sample does not hold the load up: its ticks come meanwhile and are counted.
         judged = opened.pair.monitor.judge([measured.window for _, measured in turns])
         found: dict[Reason, None] = {}
-        windows: dict[Arm, list[Measured]] = {arm: [] for arm in ARMS}
-        for (arm, measured), (window, reasons) in zip(turns, judged, strict=True):
-            windows[arm].append(measured._replace(window=window))
+        for (arm, measured), (_, reasons) in zip(turns, judged, strict=True):
             found |= dict.fromkeys((*reasons, *opened.servers[arm].disturbed(measured.ticks)))
-        for arm, those in windows.items():
-            opened.servers[arm].measured[-TURNS:] = those
-        opened.turns += [(arm, tuple(found)) for arm, _ in turns]
+        for arm, server in opened.servers.items():
+            windows = [window for (of, _), (window, _) in zip(turns, judged, strict=True) if of == arm]
+            server.settle(windows, tuple(found))
         problems = opened.servers["candidate"].problems
         problems.extend(opened.pair.monitor.problems())
         opened.again += bool(found)
         if opened.again > MOST_AGAIN:
-            problems.extend(too_many_rejected([reasons for _, reasons in opened.turns]))
+            problems.extend(too_many_rejected([each for server in opened.servers.values() for each in server.tried]))
         return not found
 
     def _drifts(self, opened: _Open) -> bool:
@@ -469,8 +449,7 @@ class Pairing:
             return False
 
     def _record(self, opened: _Open) -> Round:
-        use = HostUse(opened.foreign_cores)
-        starts = {arm: (server.record(use, rejected=opened.reasons(arm)),) for arm, server in opened.servers.items()}
+        starts = {arm: (server.record(),) for arm, server in opened.servers.items()}
         return Round(starts, opened.at, together=opened.pair.starts_together, problems=opened.problems)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.experiment.loaded import HostUse, LoadedServer, host_watched
+from pytest_gpuserve.experiment.loaded import LoadedServer, host_watched
 from pytest_gpuserve.experiment.shape import LEAST_WINDOWS, TICKS_A_WINDOW, WINDOW_SECONDS, windows_wanted
 from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, too_many_rejected
 from pytest_gpuserve.measure.rounds import of_arm
@@ -17,7 +17,7 @@ from pytest_gpuserve.units import format_seconds, utc_now
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pytest_gpuserve.experiment.handle import Target
@@ -45,29 +45,19 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
     """
     at = utc_now()
     order: Sequence[Arm] = ["candidate"] * shape.starts
-    taken = take_starts(order, {"candidate": target}, lambda _: target.started(), shape, progress)
-    starts, problems = taken.starts["candidate"], taken.problems
+    taken, problems = take_starts(order, {"candidate": target}, lambda _: target.started(), shape, progress)
+    starts = taken["candidate"]
     drift = unsteady_cache(start.windows for start in starts)
     if drift is not None and not problems:
         problems.append(drift)
     keep(Session(tuple(starts), at, tuple(problems)))
-    if taken.interrupted:
+    if is_interrupted(problems):
         raise KeyboardInterrupt
 
 
-@dataclass
-class Taken:
-    """Starts of one or two servers that were measured alone.
-
-    Args:
-        starts: Starts with windows, of each server in their order.
-        problems: Reasons why they prove nothing; empty if all are valid.
-        interrupted: Whether Ctrl-C cut them short.
-    """
-
-    starts: dict[Arm, list[Start]]
-    problems: list[Reason] = field(default_factory=list)
-    interrupted: bool = False
+def is_interrupted(problems: Iterable[Reason]) -> bool:
+    """Whether Ctrl-C cut a measurement short."""
+    return any(problem.kind is ReasonKind.INTERRUPTED for problem in problems)
 
 
 def take_starts(
@@ -76,7 +66,7 @@ def take_starts(
     started: Callable[[Arm], AbstractContextManager[Instance]],
     shape: LoadShape,
     progress: Progress,
-) -> Taken:
+) -> tuple[dict[Arm, list[Start]], list[Reason]]:
     """Measure fresh starts, one after the other.
 
     A start that was disturbed as a whole is measured again, at most as often as there are starts. It is disturbed if
@@ -92,14 +82,17 @@ def take_starts(
         shape: The load of each start.
         progress: Shown the progress of the loads.
 
+    Returns:
+        The starts with windows of each server, in their order, and the reasons why they prove nothing; Ctrl-C is one.
+
     Raises:
         GpuserveError: ``started`` failed.
         LoadFailed: A load engine failed.
     """
-    taken = Taken({arm: [] for arm in targets})
-    problems, spare = taken.problems, len(order)
+    taken: dict[Arm, list[Start]] = {arm: [] for arm in targets}
+    problems: list[Reason] = []
+    spare, waiting = len(order), list(order)
     disturbed: tuple[str, ...] = ()
-    waiting = list(order)
     try:
         while waiting and not problems:
             arm = waiting[0]
@@ -119,16 +112,14 @@ def take_starts(
                 else:
                     problems.extend(of_arm(arm, server.disturbances))
                     if start.windows:
-                        taken.starts[arm].append(replace(start, rejected=disturbed + start.rejected))
+                        taken[arm].append(replace(start, rejected=disturbed + start.rejected))
                         disturbed = ()
                     del waiting[0]
-                taken.interrupted = any(problem.kind is ReasonKind.INTERRUPTED for problem in server.problems)
             problems.extend(monitor.problems())
     except KeyboardInterrupt:
-        taken.interrupted = True
         text = f"interrupted by Ctrl-C after {len(order) - len(waiting)} starts: not decided"
         problems.append(Reason(ReasonKind.INTERRUPTED, text))
-    return taken
+    return taken, problems
 
 
 def measure_start(server: LoadedServer, monitor: TelemetryMonitor) -> Start:
@@ -140,33 +131,24 @@ def measure_start(server: LoadedServer, monitor: TelemetryMonitor) -> Start:
     Raises:
         LoadFailed: The load could not be begun.
     """
-    use, discarded = HostUse(), 0
-    disturbed: list[tuple[Reason, ...]] = []
     try:
         monitor.up(server.instance)
         with ExitStack() as stack:
             server.warm_up(stack, goes_on=True)
-            with host_watched([server]) as use:
-                _take_windows(server, monitor, disturbed)
-        _judge_rejected(server, disturbed)
+            with host_watched([server]) as server.use:
+                _take_windows(server, monitor)
+        _judge_rejected(server)
         if not server.problems:
-            discarded = _cut(server)
+            _cut(server)
             server.judge()
     except KeyboardInterrupt:
         text = f"interrupted by Ctrl-C after {len(server.measured)} windows: not decided"
         server.problems.append(Reason(ReasonKind.INTERRUPTED, text))
-    rejected = tuple("; ".join(map(str, reasons)) for reasons in disturbed if reasons)
-    return server.record(use, rejected=rejected, discarded=discarded)
+    return server.record()
 
 
-def _take_windows(server: LoadedServer, monitor: TelemetryMonitor, disturbed: list[tuple[Reason, ...]]) -> None:
-    """Measure windows until they are enough; those with a disturbed GPU or a disturbed client are dropped.
-
-    Args:
-        server: The server.
-        monitor: Watches its GPU.
-        disturbed: Gets the reasons to measure each window again; none for a good one.
-    """
+def _take_windows(server: LoadedServer, monitor: TelemetryMonitor) -> None:
+    """Measure windows until they are enough; those with a disturbed GPU or a disturbed client are dropped."""
     shape, goal = server.shape, server.shape.windows
     while not server.problems and not server.ended:
         goal = _goal(server, goal)
@@ -181,13 +163,12 @@ def _take_windows(server: LoadedServer, monitor: TelemetryMonitor, disturbed: li
         server.problems.extend(monitor.problems())
         # If a load is measured as a whole, its windows cannot be repeated, and the client is judged at the end.
         reasons += () if shape.finite else server.disturbed(measured.ticks)
-        disturbed.append(reasons)
-        server.measured[-1:] = [] if reasons else [measured._replace(window=window)]
-        rejected = sum(map(bool, disturbed))
+        server.settle([window], reasons)
+        rejected = sum(map(bool, server.tried))
         wanted = rejected + max(goal, len(server.measured))
         if reasons and not server.problems and rejected > MOST_REJECTED_SHARE * wanted:
             # Too many windows were lost, even if all others were good.
-            server.problems.extend(too_many_rejected(disturbed))
+            server.problems.extend(too_many_rejected(server.tried))
 
 
 def _goal(server: LoadedServer, goal: int) -> int:
@@ -224,23 +205,23 @@ def _not_reached(windows: Sequence[Window], shape: LoadShape) -> list[Reason]:
     return [Reason(ReasonKind.TOO_SHORT, f"{text}; allow more with load(..., seconds=...)")]
 
 
-def _judge_rejected(server: LoadedServer, disturbed: Sequence[tuple[Reason, ...]]) -> None:
+def _judge_rejected(server: LoadedServer) -> None:
     if server.problems:
         return
-    server.problems.extend(too_many_rejected(disturbed))
-    rejected = [reasons for reasons in disturbed if reasons]
+    server.problems.extend(too_many_rejected(server.tried))
+    rejected = [reasons for reasons in server.tried if reasons]
     if server.shape.finite and rejected and not server.problems:
         text = (
-            f"{'; '.join(map(str, rejected[0]))}; disturbed were {len(rejected)} of {len(disturbed)} windows of a"
+            f"{'; '.join(map(str, rejected[0]))}; disturbed were {len(rejected)} of {len(server.tried)} windows of a"
             " load that is measured as a whole, so that none of them can be measured again"
         )
         server.disturbances.append(rejected[0][0].with_text(text))
 
 
-def _cut(server: LoadedServer) -> int:
-    """Cut windows off the front until the rest is steady; return their number."""
+def _cut(server: LoadedServer) -> None:
+    """Cut windows off the front until the rest is steady."""
     if server.shape.finite:
-        return 0
+        return
     cut = truncate([window.throughput for window in server.windows])
     if not cut.steady:
         text = (
@@ -249,4 +230,4 @@ def _cut(server: LoadedServer) -> int:
         )
         server.disturbances.append(Reason(ReasonKind.NO_STEADY_STATE, text))
     del server.measured[: cut.discard]
-    return cut.discard
+    server.discarded = cut.discard

@@ -32,7 +32,7 @@ class StartedPair:
     """Two running servers.
 
     Args:
-        instances: The servers, in the order of their starts; empty if the two do not fit into memory together.
+        instances: The servers, in the order of their starts.
         monitor: Watches the GPU until both have ended.
         starts_together: Whether both started at the same time.
         start_seconds: Time until both answered.
@@ -40,7 +40,6 @@ class StartedPair:
     Attributes:
         stack: Ends both.
         circumstances: Outside facts that shaped the servers, besides their kinds.
-        is_measured: Whether the monitor has seen them at rest.
         in_use: Whether a load is running.
         loads: Loads that have taken a round, each with its listener for trouble at the servers' end.
     """
@@ -51,7 +50,6 @@ class StartedPair:
     start_seconds: float = 0.0
     stack: ExitStack = field(default_factory=ExitStack)
     circumstances: object = None
-    is_measured: bool = False
     in_use: bool = False
     loads: dict[str, Callable[[list[Reason]], None]] = field(default_factory=dict)
 
@@ -90,14 +88,11 @@ class SharedStarts:
         return pair
 
     def begin(self, targets: Mapping[Arm, Target], start: Callable[[ExitStack], StartedPair]) -> StartedPair:
-        """End the running pair, and start another one. It is kept if it has servers.
+        """End the running pair, and start another one.
 
         Args:
             targets: Requests and deployments of the load.
-            start: Starts both servers, which end with the stack.
-
-        Raises:
-            GpuserveError: ``start`` failed.
+            start: Starts both servers, which end with the stack; what it raises is raised.
         """
         self.end()
         self._is_starting = True
@@ -105,8 +100,7 @@ class SharedStarts:
             circumstances = _circumstances(targets)
             with ExitStack() as stack:
                 pair = start(stack)
-                if pair.instances:
-                    pair.stack, pair.circumstances, self._pair = stack.pop_all(), circumstances, pair
+                pair.stack, pair.circumstances, self._pair = stack.pop_all(), circumstances, pair
         finally:
             self._is_starting = False
         return pair

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.sampler import SAMPLE_NS
 from pytest_gpuserve.measure.conditions import (
+    GAP_NS,
+    NS,
+    between,
     error_reasons,
+    gpu_use,
     memory_reasons,
     process_reasons,
     rest_reasons,
+    samples_of,
     unknown_text,
     use_reasons,
     window_reasons,
 )
-from pytest_gpuserve.measure.telemetry import GAP_NS, NS, between, gpu_use, samples_of
 from pytest_gpuserve.servers.instance import gpu_remedy
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
@@ -47,7 +51,6 @@ class TelemetryMonitor:
         server_began_ns: Time of the server's start.
         note: Called with the values that could not be read.
         clock: Clock of the samples, in ns.
-        alone: Whether no other server of the session ran when this one was started.
         baseline_clock_mhz: Mean SM clock of the computing GPU under the same load when the baseline was recorded; None
             if unknown.
         free_ns: Time when the server's memory was given back; later samples belong to the next start. None until then.
@@ -58,7 +61,6 @@ class TelemetryMonitor:
     server_began_ns: int = 0
     note: Callable[[str], None] = lambda _: None
     clock: Callable[[], int] = time.perf_counter_ns
-    alone: bool = True
     baseline_clock_mhz: float | None = None
     free_ns: int | None = None
     _memory_before: int | None = None
@@ -157,12 +159,9 @@ class TelemetryMonitor:
             # A server's processes that ended before it was up are not known as ours.
             told = [sample for sample in own if not self.server_began_ns <= sample.at_ns < self._up_ns]
             self._report(process_reasons(told, self._ours, server_began_ns=self.server_began_ns))
-        if self.alone:
-            # Otherwise another server of the session, running or ending beside this one, is on the same GPU.
-            self._report(rest_reasons(between(own, self.since_ns + NS, self.server_began_ns)))
-            under_load = between(own, *self._load_ns)
-            before = self._memory_before
-            self._report(use_reasons(under_load, self._ours, before_bytes=before, remedy=self._use_remedy))
+        self._report(rest_reasons(between(own, self.since_ns + NS, self.server_began_ns)))
+        under_load, before = between(own, *self._load_ns), self._memory_before
+        self._report(use_reasons(under_load, self._ours, before_bytes=before, remedy=self._use_remedy))
         if sampler.problem:
             self._report([Reason(ReasonKind.GPU_UNKNOWN, sampler.problem)])
 
@@ -204,11 +203,10 @@ class TelemetrySource:
         self._clock = clock
         self._sampler: SamplerProcess | None = None
         self._free_ns = 0
-        self._open: list[TelemetryMonitor] = []
 
     @contextmanager
     def monitor(self, *, baseline_clock_mhz: float | None = None) -> Iterator[TelemetryMonitor]:
-        """Watch the GPU around a start of a server, which begins and ends within the block.
+        """Watch the GPU around a start of a server, which begins and ends within the block; one block at a time.
 
         Args:
             baseline_clock_mhz: As for `TelemetryMonitor`.
@@ -225,8 +223,7 @@ class TelemetrySource:
         sampler = self._sampler
         # Long enough to see foreign use of the GPU while none of ours is there.
         sampler.wait_until(self._free_ns + REST_NS)
-        needed_ns = min((self._free_ns, *(monitor.since_ns for monitor in self._open)))
-        sampler.forget_before(needed_ns - GAP_NS)
+        sampler.forget_before(self._free_ns - GAP_NS)
         server_began_ns = self._clock()
         sampler.wait_until(server_began_ns)
         monitor = TelemetryMonitor(
@@ -235,15 +232,12 @@ class TelemetrySource:
             server_began_ns=server_began_ns,
             note=self._note,
             clock=self._clock,
-            alone=not self._open,
             baseline_clock_mhz=baseline_clock_mhz,
         )
-        self._open.append(monitor)
         try:
             yield monitor
             monitor.down()
         finally:
-            self._open.remove(monitor)
             self._free_ns = self._clock() if monitor.free_ns is None else monitor.free_ns
 
     def close(self) -> None:

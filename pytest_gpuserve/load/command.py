@@ -20,7 +20,7 @@ from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, is_open
 from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.load.wire import Plan
-from pytest_gpuserve.measure.streams import is_quantile_known
+from pytest_gpuserve.measure.histogram import is_quantile_known
 from pytest_gpuserve.process.command_line import INTERRUPTED, failed, refused, run_command
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.units import format_rate, format_seconds

@@ -1,9 +1,9 @@
-"""Requests of OpenAI's API, for servers of language models: chat, completions, embeddings, rerank."""
+"""Requests of OpenAI's API, for servers of language models: chat and completions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -14,23 +14,14 @@ from pytest_gpuserve.load.request import NUMBER_PLACE, Expect, Request
 Messages = Sequence[Mapping[str, object]] | str | Prompts
 """Input of a chat: a list of messages, the text of a single user message, or `prompts`."""
 
-Texts = Sequence[str] | str | Prompts
-
-Method = Literal["chat", "completions", "embeddings", "rerank"]
+Method = Literal["chat", "completions"]
 
 MAX_TOKENS: Final = 128
 """Default length of an answer."""
 
-_PATHS: Final = {
-    "chat": "/v1/chat/completions",
-    "completions": "/v1/completions",
-    "embeddings": "/v1/embeddings",
-    "rerank": "/v1/rerank",
-}
+_PATHS: Final = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
-_ARGUMENTS: Final = frozenset(
-    {"messages", "prompt", "input", "query", "documents", "model", "max_tokens", "stream", "ignore_eos"}
-)
+_ARGUMENTS: Final = frozenset({"messages", "prompt", "model", "max_tokens", "stream", "ignore_eos"})
 """Fields of the body that arguments set."""
 
 _NOT_OF_ONE_TOKEN: Final = frozenset({"min_tokens", "max_completion_tokens", "stream_options"})
@@ -157,37 +148,8 @@ def one_token(call: ApiCall, asked: Messages) -> Request:
     return generations(bare, first, max_tokens=1, stream=False, ignore_eos=False)[0]
 
 
-def embeddings(call: ApiCall, texts: Texts) -> tuple[Request, ...]:
-    """Make the requests of embeddings: one for all texts, or one for each prompt.
-
-    Raises:
-        UsageProblem: The values are not texts.
-    """
-    if isinstance(texts, Prompts):
-        return tuple(call.request({"input": texts.text(each)}, texts.numbered_prefix) for each in texts.each)
-    return (call.request({"input": texts if isinstance(texts, str) else _texts("embeddings", texts)}),)
-
-
-def rerank(call: ApiCall, query: str, documents: Sequence[str]) -> Request:
-    """Make a request that ranks documents.
-
-    Raises:
-        UsageProblem: The values are not texts.
-    """
-    if not isinstance(query, str):
-        raise UsageProblem(f"rerank(query, documents): the query must be a text, not {query!r}")
-    return call.request({"query": query, "documents": _texts("rerank", documents)})
-
-
 def _is_object(given: object) -> bool:
     return isinstance(given, Mapping) and all(isinstance(name, str) for name in given)
-
-
-def _texts(method: str, given: object) -> list[str]:
-    texts = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)) else []
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise UsageProblem(f"{method}(...) takes a list of at least one text", found=repr(given))
-    return texts
 
 
 def _input_of(call: ApiCall, prompts: Prompts, prompt: Prompt) -> object:

@@ -98,7 +98,7 @@ def reasons(
         late_share: Share that the client may add.
     """
     at_once = processes if cores is None else min(processes, cores)
-    failed = list(_errors(totals, allowed_errors))
+    failed = list(request_errors(totals, allowed_errors))
     if totals.requests == 0 or totals.nanoseconds <= 0:
         text = f"nothing measured: {totals.requests} requests were answered well in {format_seconds(totals.seconds)}"
         return (*failed, Reason(ReasonKind.NOTHING_MEASURED, text))
@@ -139,7 +139,8 @@ def disturbances(
     return tuple(reason for reason in found if reason.kind in DISTURBANCES)
 
 
-def _errors(totals: Tick, allowed: float) -> Iterator[Reason]:
+def request_errors(totals: Tick, allowed: float) -> Iterator[Reason]:
+    """Return a reason if more than this share of the requests failed, with the first failure of each kind."""
     failed = totals.error_count
     if failed <= allowed * (totals.requests + failed):
         return

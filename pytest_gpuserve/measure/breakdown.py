@@ -1,9 +1,9 @@
-"""Components of the time of an average request, so that two servers can be told apart by more than their latency.
+"""Components of the time of an average request.
 
 The seven components of `Breakdown` are those of perf_analyzer's tables (documentation of Triton's perf_analyzer,
 "Metrics"): "Client Send", "Network+Server Send/Recv", "Server Queue", "Server Compute Input", "Infer", "Output",
 "Client Recv". The server's components are means over its requests. Triton charges each request the whole time of its
-batch. A profile exists for any server: what it counts, and the rest.
+batch.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER, Window
-from pytest_gpuserve.measure.work import cached_share, preemptions_of_thousand
+from pytest_gpuserve.measure.window import PER_REQUEST, QUEUE, SERVER, Window
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from pytest_gpuserve.measure.counters import Counters
 
@@ -100,104 +97,3 @@ def _requested(counters: Counters) -> Counters:
     time = counters.stages.get(SERVER)
     alike: Iterable[Counters] = (part for part in counters.parts.values() if part.stages.get(SERVER) == time)
     return next(iter(alike), counters) if time is not None else counters
-
-
-MEAN: Final = "mean latency"
-P99: Final = "latency.p99"
-CLIENT: Final = "client lag p99"
-CLIENT_CORES: Final = "client"
-"""Cores that the load engine used, on average."""
-
-OUTSIDE: Final = "network and client"
-"""Time of an average request there; unknown if it is in the queue."""
-
-QUEUE_COUNTED: Final = "queue"
-"""Wait of an average request in the server for its computation."""
-
-QUEUE_OF_SERVER: Final = "the server's time less compute"
-"""A queue that is not counted, with the wait for a batch to fill."""
-
-QUEUE_OF_LATENCY: Final = "the latency less compute"
-"""The same if the server's time is not counted either, with network and client."""
-
-FORMATION_ITEMS: Final = "batch formation"
-"""Items of an average batch."""
-
-FILLING: Final = "time to fill a batch"
-"""Partly contained in the queue."""
-
-COMPUTE_OF_BATCH: Final = "compute per batch"
-"""Computation of an average batch in the batching stage."""
-
-COMPUTE_OF: Final = "compute of "
-"""Prefix of the computation of an average batch in another stage of the pipeline."""
-
-TTFT: Final = "queue and prefill (TTFT)"
-DECODE: Final = "decode"
-"""Mean time from the first token to the end."""
-
-TPOT: Final = "decode a token (TPOT)"
-TOKENS: Final = "tokens an answer"
-CACHED: Final = "prompt tokens from the prefix cache"
-PREEMPTED: Final = "preemptions"
-"""Preemptions of sequences in 1000 requests."""
-
-
-def profile_of(windows: Iterable[Window]) -> dict[str, float]:
-    """Known parts of a server's mean latency by the names above, in seconds, items, cores or as shares.
-
-    If they are known, queue, computation and the time outside add up to the mean, except for values that are rounded
-    up to zero. A batch counts once in its computation, for any number of requests. If large batches take longer than
-    small ones, part of a request's wait is in the queue.
-
-    Args:
-        windows: Windows of one server, or of several starts of it; those without counters add only to the latency.
-
-    Raises:
-        ValueError: No request was answered in the windows.
-    """
-    known = list(windows)
-    total = Window.total(known)
-    mean = total.latency.mean
-    if mean is None:
-        raise ValueError("the latency of windows without answered requests cannot be explained")
-    counters = added(window.counters for window in known if window.counters is not None)
-    stages = {} if counters is None else {name: time.mean for name, time in counters.stages.items() if time.count}
-    streams = total.streams or Streams()
-    ttft = streams.ttft.mean_of_buckets
-    found = {
-        MEAN: mean,
-        P99: total.quantile(0.99),
-        CLIENT_CORES: total.client_cpu_seconds / total.seconds,
-        CLIENT: total.lag.quantile(0.99) if total.lag.total else None,
-        FORMATION_ITEMS: counters.items / counters.batches if counters is not None and counters.batches else None,
-        FILLING: stages.get(FORMATION),
-        COMPUTE_OF_BATCH: stages.get(COMPUTE),
-        **_rest(mean, stages),
-        TTFT: ttft,
-        DECODE: None if ttft is None else max(0.0, mean - ttft),
-        TPOT: streams.tpot.mean_of_buckets if streams.has_usage else None,
-        TOKENS: streams.usage_tokens / total.requests if streams.has_usage else None,
-        CACHED: cached_share(known),
-        PREEMPTED: preemptions_of_thousand(known),
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _rest(mean: float, stages: Mapping[str, float]) -> dict[str, float | None]:
-    """Computation in other stages, the queue by its origin, and the time outside the server."""
-    other = {
-        name.replace(OTHER_COMPUTE, COMPUTE_OF, 1): seconds
-        for name, seconds in stages.items()
-        if name.startswith(OTHER_COMPUTE)
-    }
-    server, queue = stages.get(SERVER), stages.get(QUEUE)
-    outside = None if server is None else max(0.0, mean - server)
-    if COMPUTE not in stages:
-        return {**other, QUEUE_COUNTED: queue, OUTSIDE: outside}
-    compute = stages[COMPUTE] + math.fsum(other.values())
-    if queue is not None:
-        return {**other, QUEUE_COUNTED: queue, OUTSIDE: max(0.0, mean - queue - compute) if server is None else outside}
-    if server is not None:
-        return {**other, QUEUE_OF_SERVER: max(0.0, server - compute), OUTSIDE: outside}
-    return {**other, QUEUE_OF_LATENCY: max(0.0, mean - compute)}

@@ -27,6 +27,9 @@ LONGEST_SECONDS = 1e12
 KEPT_RANKS = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 """Quantiles of all metrics, and further ones that show readers the shape."""
 
+ONE_READ_SHARE = 0.2
+"""Largest share of the gaps beyond a quantile, on its smaller tail, that may lie within one read: a fifth."""
+
 _SECONDS = r"([0-9][0-9.]{0,11}(?:e[+-][0-9]{2})?)"
 _TEXT = re.compile(rf"{_SECONDS} {_SECONDS}((?: [0-9]{{1,5}}\+[1-9][0-9]{{0,15}})+)", re.ASCII)
 """Bounded in length, so that damaged text cannot become a number that takes long to read."""
@@ -49,7 +52,7 @@ class Histogram:
 
     Args:
         counts: Bucket to number of latencies, every number at least one.
-        sum_ns: Sum of the latencies in nanoseconds; 0 if the histogram is empty, or the sum is unknown.
+        sum_ns: Sum of the latencies in nanoseconds; 0 if the histogram is empty.
         max_ns: Largest latency in nanoseconds; 0 likewise.
 
     Raises:
@@ -88,14 +91,6 @@ class Histogram:
         """Mean of the latencies in seconds; None if the histogram is empty."""
         total = self.total
         return self.sum_ns / total / 1e9 if total else None
-
-    @property
-    def mean_of_buckets(self) -> float | None:
-        """Mean in seconds within 0.05 %, which needs no exact sum; None if the histogram is empty."""
-        total = self.total
-        if total and self.sum_ns:
-            return self.mean
-        return math.fsum(seconds_of(bucket) * count for bucket, count in self.counts.items()) / total if total else None
 
     def slowest_seconds(self, number: int) -> float:
         """Sum of this number of slowest latencies in seconds, each by its bucket; of all if there are fewer."""
@@ -153,8 +148,7 @@ class Histogram:
                 end = seen if bucket == 0 else max(end for end in ends if end <= seen)
                 counts[bucket] = end - kept
                 kept = end
-        mean = self.mean_of_buckets
-        return Histogram(counts, self.sum_ns or round((mean or 0.0) * total * 1e9), self.max_ns)
+        return Histogram(counts, self.sum_ns, self.max_ns)
 
     def to_text(self) -> str:
         """Write it as ``SUM MAX first+count gap+count ...``, one token a bucket, seconds to six digits; empty if empty.
@@ -222,3 +216,21 @@ def requests_to_know(q: float) -> int:
         raise ValueError(f"a quantile that can be unknown must be in (0, 1), not {q}")
     # Rounded first: 1 - 0.9 is not quite 0.1.
     return math.ceil(round(1 / (1 - q), 6))
+
+
+def within_one_read(times: Histogram) -> float:
+    """Return the share of the times between a stream's chunks that lies within one read.
+
+    Chunks that come in one read have the same time of arrival; other chunks are never a nanosecond apart.
+    """
+    return times.counts.get(0, 0) / times.total if times.total else 0.0
+
+
+def is_quantile_known(times: Histogram, q: float) -> bool:
+    """Whether a quantile of the times between chunks is known.
+
+    A gap within one read counts as zero, and the gap before it as longer than it was. Their sum, and so the mean, is
+    right.
+    """
+    # Rounded: 1 - 0.9 is not quite 0.1.
+    return within_one_read(times) <= round(ONE_READ_SHARE * min(q, 1 - q), 9)

@@ -7,8 +7,8 @@ import statistics
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.measure.streams import Streams, is_quantile_known, within_one_read
-from pytest_gpuserve.measure.window import Window
+from pytest_gpuserve.measure.histogram import is_quantile_known, within_one_read
+from pytest_gpuserve.measure.window import Streams, Window
 from pytest_gpuserve.units import format_fraction, format_seconds
 from pytest_gpuserve.verdict.metric import (
     COLD_START,
@@ -51,7 +51,7 @@ class TooFewRequests(NotMeasured):
 
 
 def point(metric: Metric, session: Session, tolerance: float) -> float:
-    """Reduce a session to one log cost: the mean over its starts, or for a batching ratio that of its totals.
+    """Reduce a session to one log cost; see `cost`.
 
     Raises:
         NotMeasured: A start does not know the metric.
@@ -59,14 +59,15 @@ def point(metric: Metric, session: Session, tolerance: float) -> float:
     """
     if not session.starts:
         raise NotMeasured(f"{metric.name} is not known: no server start was measured")
-    _demand_requests(metric, session, tolerance)
-    return _cost(metric, session)
+    demand_requests(metric, [start.windows for start in session.starts], tolerance, "each server start")
+    return cost(metric, session.starts)
 
 
-def _cost(metric: Metric, session: Session) -> float:
-    costs = [log_cost(metric, value_of_starts(metric, [start])) for start in session.starts]
+def cost(metric: Metric, starts: Sequence[Start]) -> float:
+    """Log cost of starts: the mean over them, or for a batching ratio that of their totals. Raises `NotMeasured`."""
+    costs = [log_cost(metric, value_of_starts(metric, [start])) for start in starts]
     if metric.name == "batching_ratio":
-        return log_cost(metric, value_of(metric, session.windows))
+        return log_cost(metric, value_of_starts(metric, starts))
     return statistics.fmean(costs)
 
 
@@ -79,7 +80,7 @@ def mean_value(metric: Metric, sessions: Sequence[Session]) -> float:
     known = [session for session in sessions if session.starts]
     if not known:
         raise NotMeasured(f"{metric.name} is not known: no server start was measured")
-    return metric.value_at(statistics.fmean(_cost(metric, session) for session in known))
+    return metric.value_at(statistics.fmean(cost(metric, session.starts) for session in known))
 
 
 def pooled_value(metric: Metric, sessions: Sequence[Session]) -> float:
@@ -87,24 +88,23 @@ def pooled_value(metric: Metric, sessions: Sequence[Session]) -> float:
     return value_of_starts(metric, [start for session in sessions for start in session.starts])
 
 
-def too_few_requests(metric: Metric, sessions: Sequence[Session], tolerance: float) -> str:
-    """Explain that a pooled quantile has too few requests; empty if it has enough, or the metric is not a quantile."""
-    needed = requests_needed(metric, tolerance)
-    found = sum(observations(metric, session.windows) for session in sessions)
-    if metric.quantile is None or found >= needed:
-        return ""
-    return f"{metric.name} needs {needed} {metric.counted}, there are {found}"
-
-
 def value_of_starts(metric: Metric, starts: Sequence[Start]) -> float:
-    """The metric over some starts, in its unit. A metric with one value a start is averaged, others use all windows.
+    """The metric over some starts, in its unit: cold starts are averaged, other metrics use all windows together.
 
     Raises:
         NotMeasured: The values are missing.
     """
-    if metric.name == COLD_START:
-        return statistics.fmean(cold_starts([start.cold_start_seconds for start in starts]))
-    return value_of(metric, [window for start in starts for window in start.windows])
+    if metric.name != COLD_START:
+        return value_of(metric, [window for start in starts for window in start.windows])
+    if not starts:
+        raise NotMeasured(f"{COLD_START} is not known: no server start was measured")
+    known = [start.cold_start_seconds for start in starts if start.cold_start_seconds]
+    if len(known) < len(starts):
+        raise NotMeasured(
+            f"{COLD_START} is not known: the server was not started by this run",
+            remedies=["a remote server has no cold start: gate a server that the test starts, by its file"],
+        )
+    return statistics.fmean(known)
 
 
 def total_of(windows: Sequence[Window]) -> Window:
@@ -117,8 +117,6 @@ def total_of(windows: Sequence[Window]) -> Window:
 
 def value_of(metric: Metric, windows: Sequence[Window]) -> float:
     """The metric over some windows, in its unit. Raises `NotMeasured`."""
-    if metric.name in _OF_GPUS:
-        return _value_of_gpus(metric, windows)
     total = Window.total(windows)
     if metric.name in _VALUES:
         return _VALUES[metric.name](metric, total)
@@ -126,7 +124,7 @@ def value_of(metric: Metric, windows: Sequence[Window]) -> float:
         raise NotMeasured(f"{metric.name} is a number of a whole start, not of windows")
     if metric.times != LATENCY:
         return _quantile_of_streams(metric, metric.quantile, total)
-    if total.latency.total == 0:
+    if not total.requests:
         raise _unanswered(metric)
     return total.quantile(metric.quantile)
 
@@ -214,61 +212,33 @@ def _goodput(metric: Metric, total: Window) -> float:
     return total.good / total.seconds
 
 
-_VALUES: Final[Mapping[str, Callable[[Metric, Window], float]]] = {
-    "throughput": _throughput,
-    "batching_ratio": _batching_ratio,
-    OUTPUT_TOKENS: _tokens_per_second,
-    GOODPUT: _goodput,
-}
-"""Computation of each metric that is neither a quantile nor of GPUs."""
-
-
-def observations(metric: Metric, windows: Sequence[Window]) -> int:
-    """Sample size of a metric, see `Metric.counted`; for most metrics the answered requests."""
-    if metric.name == GOODPUT:
-        # A much slower build has few good answers, but not too few requests.
-        return sum(window.requests - window.unjudged for window in windows if window.good is not None)
-    if metric.times in OF_STREAMS:
-        return sum(getattr(window.streams, metric.times).total for window in windows if window.streams is not None)
-    return sum(window.requests for window in windows)
-
-
-def cold_starts(seconds: Sequence[float | None]) -> list[float]:
-    """Cold starts in seconds. Raises `NotMeasured` if the list is empty, or one is unknown."""
-    known = [each for each in seconds if each is not None and each > 0]
-    if not known and not seconds:
-        raise NotMeasured(f"{COLD_START} is not known: no server start was measured")
-    if len(known) < len(seconds):
-        raise NotMeasured(
-            f"{COLD_START} is not known: the server was not started by this run",
-            remedies=["a remote server has no cold start: gate a server that the test starts, by its file"],
-        )
-    return known
-
-
 _OF_GPUS: Final = {
-    "energy_per_inference": ("joules", "energy"),
-    "gpu_memory": ("memory_bytes", "memory"),
-    "gpu_utilisation": ("utilisation", "utilisation"),
+    "energy_per_inference": ("joules", "energy", "a MIG instance does not count it, only a whole GPU does"),
+    "gpu_memory": (
+        "memory_bytes",
+        "memory",
+        "two servers side by side share it: start them alternately, @pytest.mark.gpuserve(one_at_a_time=True)",
+    ),
+    "gpu_utilisation": ("utilisation", "utilisation", "a MIG instance does not count it, only a whole GPU does"),
 }
-"""Field of `GpuUse` of each metric of GPUs, and its name for people."""
+"""Field of `GpuUse` of each metric of GPUs, its name for people, and a case in which it is unknown."""
 
 
-def _value_of_gpus(metric: Metric, windows: Sequence[Window]) -> float:
-    """Use of the GPU in some windows.
+def _value_of_gpu(metric: Metric, total: Window) -> float:
+    """Use of the GPU.
 
     Energy is the GPU's joules over the answered requests, idle power included. A request of several items counts once,
     as for the throughput. Two servers side by side share the GPU: while one is loaded the other rests, and its idle
     power is in the energy of both alike. The ratio of their energies is therefore closer to 1 than that of the servers
     alone.
     """
-    field, what = _OF_GPUS[metric.name]
-    if not windows:
-        raise NotMeasured(f"{metric.name} is not known: no window was measured")
-    total = Window.total(windows)
+    field, what, case = _OF_GPUS[metric.name]
     found: float | None = getattr(total.gpus, field, None)
     if found is None:
-        raise _unseen(metric, what, is_watched=any(window.gpus is not None for window in windows))
+        raise NotMeasured(
+            f"{metric.name} is not known: the GPU's {what} was not read in every window",
+            remedies=["run it on a GPU of this machine: --gpu=NAME", case],
+        )
     if field == "joules":
         if not total.requests:
             raise _unanswered(metric)
@@ -281,46 +251,54 @@ def _value_of_gpus(metric: Metric, windows: Sequence[Window]) -> float:
     return found
 
 
-def _unseen(metric: Metric, what: str, *, is_watched: bool) -> NotMeasured:
-    if is_watched:
-        return NotMeasured(
-            f"{metric.name} is not known: a GPU did not report its {what} in every window",
-            remedies=[
-                "gate it where the GPU and its driver count it"
-                + (
-                    "; it is unknown for two servers that share it side by side: gpuserve(one_at_a_time=True)"
-                    if metric.name == "gpu_memory"
-                    else "; a MIG instance does not count it, only a whole GPU does"
-                )
-            ],
-        )
-    return NotMeasured(
-        f"{metric.name} is not known: no GPU was watched under this load",
-        remedies=["run it on a GPU of this machine: --gpu=NAME"],
-    )
+_VALUES: Final[Mapping[str, Callable[[Metric, Window], float]]] = {
+    "throughput": _throughput,
+    "batching_ratio": _batching_ratio,
+    OUTPUT_TOKENS: _tokens_per_second,
+    GOODPUT: _goodput,
+    **dict.fromkeys(_OF_GPUS, _value_of_gpu),
+}
+"""Computation of each metric of windows that is not a quantile."""
 
 
-def _demand_requests(metric: Metric, session: Session, tolerance: float) -> None:
+def observations(metric: Metric, windows: Sequence[Window]) -> int:
+    """Sample size of a metric, see `Metric.counted`; for most metrics the answered requests."""
+    if metric.name == GOODPUT:
+        # A much slower build has few good answers, but not too few requests.
+        return sum(window.requests - window.unjudged for window in windows if window.good is not None)
+    if metric.times in OF_STREAMS:
+        return sum(getattr(window.streams, metric.times).total for window in windows if window.streams is not None)
+    return sum(window.requests for window in windows)
+
+
+def demand_requests(metric: Metric, parts: Sequence[Sequence[Window]], tolerance: float, where: str) -> None:
+    """Check that every part of a measurement has the requests that a metric needs.
+
+    Args:
+        metric: The metric.
+        parts: Windows of each part, at least one part.
+        tolerance: Its tolerance.
+        where: Name of such a part.
+
+    Raises:
+        TooFewRequests: A part has too few.
+        NotMeasured: More requests would not help, because none so far tells the metric.
+    """
     needed = requests_needed(metric, tolerance)
-    counts = [observations(metric, start.windows) for start in session.starts]
+    counts = [observations(metric, windows) for windows in parts]
     fewest = min(counts)
-    if fewest < needed:
-        if not any(counts) and any(start.requests for start in session.starts):
-            # More answers would not help: none so far has had it.
-            value_of_starts(metric, session.starts)
-        start = session.starts[counts.index(fewest)]
-        raise TooFewRequests(
-            f"{metric.name} at a tolerance of {format_fraction(tolerance)} needs {needed} {metric.counted} a server"
-            " start",
-            found=f"{fewest} {metric.counted} in {format_seconds(start.seconds)}",
-            remedies=[
-                f"load(..., seconds={_enough(session, counts, needed)})",
-                *([f"a wider tolerance by the marker gpuserve({metric.option}=...)"] if metric.is_of_requests else []),
-            ],
-        )
-
-
-def _enough(session: Session, counts: Sequence[int], needed: int) -> int:
-    """Whole seconds in which the slowest start would reach this number, plus a fifth."""
-    seconds_each = max(start.seconds / max(count, 1) for start, count in zip(session.starts, counts, strict=True))
-    return math.ceil(1.2 * needed * seconds_each)
+    if fewest >= needed:
+        return
+    windows = [window for part in parts for window in part]
+    if not any(counts) and any(window.requests for window in windows):
+        value_of(metric, windows)
+    seconds = math.fsum(window.seconds for window in parts[counts.index(fewest)])
+    longer = f"{1.2 * needed / fewest:.1f} times as long" if fewest else "longer"
+    raise TooFewRequests(
+        f"{metric.name} at a tolerance of {format_fraction(tolerance)} needs {needed} {metric.counted} in {where}",
+        found=f"{fewest} {metric.counted} in {format_seconds(seconds)}",
+        remedies=[
+            f"measure {longer}: load(..., seconds=...), or a longer schedule",
+            *([f"a wider tolerance by the marker gpuserve({metric.option}=...)"] if metric.is_of_requests else []),
+        ],
+    )

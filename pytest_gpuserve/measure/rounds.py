@@ -7,15 +7,8 @@ from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotati
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from pytest_gpuserve.measure.points import (
-    NotMeasured,
-    TooFewRequests,
-    cold_starts,
-    observations,
-    value_of,
-)
+from pytest_gpuserve.measure.points import NotMeasured, cost, demand_requests, observations, value_of
 from pytest_gpuserve.measure.window import Session, Start, Window
-from pytest_gpuserve.units import format_fraction
 from pytest_gpuserve.verdict.metric import COLD_START, Metric, log_cost, requests_needed
 from pytest_gpuserve.verdict.paired import RoundPoint
 from pytest_gpuserve.verdict.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
@@ -72,10 +65,8 @@ class Round:
 
     def windows(self, arm: Arm) -> tuple[Window, ...]:
         """All windows of one server, those of each block together; one at a time, a start is one window."""
-        starts = [start for start in self.starts[arm] if start.windows]
-        if self.one_at_a_time:
-            return tuple(Window.total(start.windows) for start in starts)
-        return tuple(window for start in starts for window in start.windows)
+        session = self.session(arm)
+        return tuple(Window.total(start.windows) for start in session.starts) if self.one_at_a_time else session.windows
 
     def first(self, blocks: int) -> Round:
         """The round as it was after its first blocks, of starts that served all blocks."""
@@ -92,11 +83,11 @@ class Round:
         """
         starts = tuple(start for start in self.starts[arm] if start.windows)
         if not self.one_at_a_time:
-            starts = tuple(replace(start, windows=tuple(map(_without_memory, start.windows))) for start in starts)
+            starts = tuple(replace(start, windows=tuple(map(_on_shared_gpu, start.windows))) for start in starts)
         return Session(starts, self.at, self.problems)
 
 
-def _without_memory(window: Window) -> Window:
+def _on_shared_gpu(window: Window) -> Window:
     return window if window.gpus is None else replace(window, gpus=replace(window.gpus, memory_bytes=None))
 
 
@@ -112,8 +103,7 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
     batching ratio over their totals; neither is a mean over windows. A cold start gives one difference for any number
     of blocks: that of the two starts, or of their mean log costs if each server had several starts.
 
-    Energy and utilisation are those of the whole GPU, on which the other server rests meanwhile; see `points`. Memory
-    is the GPU's as well, and so that of both servers unless only one was up at a time.
+    Energy and utilisation are those of the whole GPU, on which the other server rests meanwhile; see `points`.
 
     Raises:
         NotMeasured: A block does not know the metric.
@@ -122,63 +112,27 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
     if not measured.blocks:
         raise NotMeasured(f"{metric.name} is not known: no block was measured")
     if metric.name == COLD_START:
-        base, candidate = (
-            statistics.fmean(log_cost(metric, value) for value in _cold_starts([measured], arm)) for arm in ARMS
-        )
+        base, candidate = (cost(metric, measured.starts[arm]) for arm in ARMS)
         return RoundPoint((candidate - base,))
-    demand_own_gpu(metric, [measured])
     groups = _groups(metric, measured, tolerance)
     return RoundPoint(tuple(_cost(metric, candidate) - _cost(metric, base) for base, candidate in groups))
 
 
-def paired_value(metric: Metric, rounds: Sequence[Round], arm: Arm) -> float:
-    """The metric of one server over all rounds together, in its unit. Raises `NotMeasured`."""
-    if metric.name == COLD_START:
-        return statistics.fmean(_cold_starts(rounds, arm))
-    demand_own_gpu(metric, rounds)
-    return value_of(metric, [window for measured in rounds for window in measured.windows(arm)])
-
-
-def _cold_starts(rounds: Sequence[Round], arm: Arm) -> list[float]:
-    """Cold starts of a server, in seconds."""
-    return cold_starts([start.cold_start_seconds for measured in rounds for start in measured.starts[arm]])
-
-
-def demand_own_gpu(metric: Metric, rounds: Sequence[Round]) -> None:
-    """Raise `NotMeasured` for a metric of the whole GPU if two servers shared it."""
-    if metric.name in OF_ONE_SERVER and not all(measured.one_at_a_time for measured in rounds):
-        raise NotMeasured(
-            f"{metric.name} is not known for either server: both were on the GPU at the same time",
-            remedies=["start them alternately: @pytest.mark.gpuserve(one_at_a_time=True)"],
-        )
-
-
 def _groups(metric: Metric, measured: Round, tolerance: float) -> Sequence[tuple[Sequence[Window], Sequence[Window]]]:
     """Windows of base and candidate in the smallest groups of neighbouring blocks with the metric's requests."""
-    base, candidate = sides = measured.windows("base"), measured.windows("candidate")
+    base, candidate = (measured.windows(arm) for arm in ARMS)
     count, needed = measured.blocks, requests_needed(metric, tolerance)
     # For servers that alternate in fresh starts a block is a round, and so a group: the spread is that between rounds.
-    for size in range(1, max(1, count // FEWEST_GROUPS) + 1):
+    largest = max(1, count // FEWEST_GROUPS)
+    for size in range(1, largest + 1):
         # Surplus blocks join the last group.
         ends = [TURNS * end for end in (*range(size, count - size + 1, size), count)]
         groups = [(base[begin:end], candidate[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
-        if all(observations(metric, windows) >= needed for group in groups for windows in group):
-            return groups
-    fewest = min(observations(metric, windows) for windows in sides)
-    if not fewest:
-        # More answers would not help: none so far has had it.
-        for windows in sides:
-            if any(window.requests for window in windows):
-                value_of(metric, windows)
-    raise TooFewRequests(
-        f"{metric.name} at a tolerance of {format_fraction(tolerance)} needs {needed} {metric.counted} of each server"
-        f" in at least {FEWEST_GROUPS} stretches of a round",
-        found=f"{fewest} {metric.counted} in {count} blocks of a round",
-        remedies=[
-            "load(..., seconds=...), which lengthens the windows",
-            f"a wider tolerance by the marker gpuserve({metric.option}=...)",
-        ],
-    )
+        if size == largest or all(observations(metric, each) >= needed for group in groups for each in group):
+            break
+    for parts in zip(*groups, strict=True):
+        demand_requests(metric, parts, tolerance, "each half of a round")
+    return groups
 
 
 def _cost(metric: Metric, windows: Sequence[Window]) -> float:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, added
 from pytest_gpuserve.measure.histogram import Histogram, merge
-from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.verdict.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
 
 if TYPE_CHECKING:
@@ -96,6 +95,48 @@ class GpuUse:
 
 
 _NO_TIMES: Final = Histogram()
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Streams of a window: a request counts in the window of its end, a chunk in that of its arrival.
+
+    Args:
+        ttft: Time to the first chunk with content, for each request; to the end if it had none.
+        itl: Gaps between such chunks.
+        tpot: For each request that reports two tokens or more: the time from the first such chunk to the last one, over
+            the number of later tokens.
+        tokens: Chunks that arrived, corrected by the reported token counts. In a short window it may be below 0.
+        with_usage: Requests that report their token count (``usage.completion_tokens``).
+        usage_tokens: Sum of the reported counts.
+    """
+
+    ttft: Histogram = _NO_TIMES
+    itl: Histogram = _NO_TIMES
+    tpot: Histogram = _NO_TIMES
+    tokens: int = 0
+    with_usage: int = 0
+    usage_tokens: int = 0
+
+    @property
+    def has_usage(self) -> bool:
+        """Whether every request reports its token count."""
+        return self.with_usage == self.ttft.total > 0
+
+    @classmethod
+    def pooled(cls, parts: Iterable[Streams | None]) -> Streams | None:
+        """Add up the streams of several windows; None without streams."""
+        known = [part for part in parts if part is not None]
+        if not known:
+            return None
+        return cls(
+            ttft=merge(part.ttft for part in known),
+            itl=merge(part.itl for part in known),
+            tpot=merge(part.tpot for part in known),
+            tokens=sum(part.tokens for part in known),
+            with_usage=sum(part.with_usage for part in known),
+            usage_tokens=sum(part.usage_tokens for part in known),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pytest_gpuserve.verdict.student import t_quantile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuserve.measure.streams import Streams
+    from pytest_gpuserve.measure.window import Streams
 
 SAME_TOKENS: Final = 0.01
 """Share by which the mean tokens of an answer may differ between two builds that did the same work."""
@@ -79,15 +79,20 @@ def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None])
     Returns:
         None if they do not differ, or neither reports it.
     """
-    for who, side, other in (("the reference", before, now), ("what is compared with it", now, before)):
-        (silent, answers), (others_silent, others) = _silent(side), _silent(other)
-        if silent and others and not others_silent:
-            return Reason(
-                ReasonKind.WORK_UNKNOWN,
-                f"unknown work: {silent} of {answers} answers of {who} reported no usage, but all others did. Two"
-                " builds are comparable if both report usage, or neither does",
-            )
-    then, found = tokens_of_answers(before), tokens_of_answers(now)
+    (silent, answers), (others_silent, others) = _silent(before), _silent(now)
+    if answers and others and bool(silent) is not bool(others_silent):
+        who = f"{silent} of {answers} answers of the reference"
+        if not silent:
+            who = f"{others_silent} of {others} answers of what is compared with it"
+        return Reason(
+            ReasonKind.WORK_UNKNOWN,
+            f"unknown work: {who} reported no usage, but all others did. Two builds are comparable if both report"
+            " usage, or neither does",
+        )
+    then, found = (
+        MeanCount.of([(each.usage_tokens, each.with_usage) for each in side if each is not None and each.with_usage])
+        for side in (before, now)
+    )
     if then is None or found is None or not found.is_apart(then, SAME_TOKENS * max(then.value, found.value)):
         return None
     return Reason(
@@ -96,12 +101,6 @@ def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None])
         f" ({format_change(found.value / then.value - 1)}); give all answers one length:"
         " server.chat(..., ignore_eos=True)",
     )
-
-
-def tokens_of_answers(windows: Iterable[Streams | None]) -> MeanCount | None:
-    """Tokens an answer, of answers with ``usage``; None without such answers, or with too few windows."""
-    known = [each for each in windows if each is not None and each.with_usage]
-    return MeanCount.of([(each.usage_tokens, each.with_usage) for each in known])
 
 
 def unknown_work(*sides: Iterable[Streams | None]) -> tuple[Reason, ...]:

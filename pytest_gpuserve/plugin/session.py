@@ -112,7 +112,7 @@ class GateSession:
             here=self.here,
             reference_builds=reference_builds,
             kept=None if remembered is None else KeptFolder(remembered, self._note),
-            progress=self._progress,
+            progress=self._progress.show,
             read_host=self._read_host,
             against=partial(reference_builds.find, revision=settings.against, python=settings.against_python)
             if settings.side_by_side

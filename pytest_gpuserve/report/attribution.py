@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.breakdown import (
-    CACHED,
-    CLIENT,
-    CLIENT_CORES,
-    COMPUTE_OF,
-    COMPUTE_OF_BATCH,
-    DECODE,
-    FILLING,
-    FORMATION_ITEMS,
-    MEAN,
-    OUTSIDE,
-    P99,
-    PREEMPTED,
-    QUEUE_COUNTED,
-    QUEUE_OF_LATENCY,
-    QUEUE_OF_SERVER,
-    TOKENS,
-    TPOT,
-    TTFT,
-    profile_of,
-)
-from pytest_gpuserve.measure.counters import moved
+from pytest_gpuserve.measure.counters import Counters, moved
 from pytest_gpuserve.measure.points import NotMeasured, mean_value
-from pytest_gpuserve.measure.work import SAME_CACHED
+from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, QUEUE, SERVER, Streams, Window
+from pytest_gpuserve.measure.work import SAME_CACHED, cached_share, preemptions_of_thousand
 from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_seconds
 from pytest_gpuserve.verdict.metric import METRICS
 
@@ -40,13 +20,10 @@ if TYPE_CHECKING:
     from pytest_gpuserve.verdict.metric import Metric
 
 NOTABLE_CHANGE: Final = 0.03
-"""Change below which a part did not move, unless it makes up most of the change of the mean latency."""
+"""Change below which the mean latency did not move, nor a quantity that is not a part of it."""
 
 NOTABLE_SHARE: Final = 0.10
-"""Share of the change of the mean latency below which a part did not move, even if it doubled."""
-
-MAJOR_SHARE: Final = 0.50
-"""Share of the whole change from which a part moved, even if it was large before."""
+"""Share of the change of the latency below which a part did not move, even if it doubled."""
 
 TAIL_CHANGE: Final = 0.10
 """Change of p99 that needs an explanation if the mean did not change; a smaller one is within its noise."""
@@ -54,39 +31,147 @@ TAIL_CHANGE: Final = 0.10
 LARGEST_CHANGE: Final = 10.0
 """Change beyond which a percentage says less than the two values."""
 
-QUEUES: Final = {
-    QUEUE_COUNTED: ("queue", ""),
-    QUEUE_OF_SERVER: ("queue", QUEUE_OF_SERVER),
-    QUEUE_OF_LATENCY: ("queue, network and client", QUEUE_OF_LATENCY),
+MEAN: Final = "mean latency"
+P99: Final = "latency.p99"
+CLIENT: Final = "client lag p99"
+ITEMS: Final = "batch formation"
+COMPUTE_OF_BATCH: Final = "compute per batch"
+STAGE: Final = "compute of "
+"""Prefix of the computation of an average batch in another stage of the pipeline."""
+
+DECODE: Final = "decode"
+TOKENS: Final = "tokens an answer"
+
+QUEUE_OF_SERVER: Final = "queue (the server's time less compute)"
+"""A queue that is not counted, with the wait for a batch to fill."""
+
+QUEUE_OF_LATENCY: Final = "queue, network and client (the latency less compute)"
+"""The same if the server's time is not counted either."""
+
+_MACHINE: Final = "the measuring machine and the way to the server"
+_DECODING: Final = "decode (sequences a step, kernels, speculation)"
+_ALONE: Final = "arrivals and scheduling (the queue moved alone)"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of part.
+
+    Args:
+        look_at: First place to look if it moved.
+        text: Formats a value, without ``unit``.
+        least: Smallest change that is worth a word, in its own unit; None for a share of the latency's change.
+        in_latency: Whether it is a part of the mean latency.
+        usual: Whether its absence is worth a word.
+    """
+
+    look_at: str = ""
+    text: Callable[[float], str] = format_seconds
+    unit: str = ""
+    least: float | None = None
+    in_latency: bool = False
+    usual: bool = False
+
+
+PARTS: Final[Mapping[str, _Kind]] = {
+    CLIENT: _Kind(_MACHINE, usual=True),
+    "client": _Kind(text=format_fraction, unit=" of a core", least=NOTABLE_SHARE),
+    "network and client": _Kind(_MACHINE, in_latency=True),
+    "queue and prefill (TTFT)": _Kind("queue and prefill (prompts, prefix cache, slots)", in_latency=True),
+    DECODE: _Kind(_DECODING, in_latency=True),
+    "decode a token (TPOT)": _Kind(_DECODING, least=0.0),
+    TOKENS: _Kind(
+        "why answers have another number of tokens (max_tokens, stop, sampling)", text=format_ratio, least=0.0
+    ),
+    "prompt tokens from the prefix cache": _Kind(
+        "the prefix cache (its setting, its size, the prompts)", text=format_fraction, least=SAME_CACHED
+    ),
+    "preemptions": _Kind(
+        "the size of the KV cache, and how many sequences share it", "{:.0f}".format, " in 1000 requests", least=1.0
+    ),
+    **dict.fromkeys((QUEUE, QUEUE_OF_SERVER, QUEUE_OF_LATENCY), _Kind(_ALONE, in_latency=True)),
+    ITEMS: _Kind("batches (batching window, max_batch_size, arrivals)", format_ratio, " items", least=0.0, usual=True),
+    "time to fill a batch": _Kind(),
+    COMPUTE_OF_BATCH: _Kind("the model, its kernels, the clocks", in_latency=True, usual=True),
 }
-"""Name of the queue and origin of its time, if no counter gives it."""
+"""Parts in the order of a request's way; other stages of the pipeline follow."""
+
+
+def profile_of(windows: Sequence[Window]) -> dict[str, float]:
+    """Known parts of a server's mean latency by name, in seconds, items, cores or as shares.
+
+    If they are known, queue, computation and the time outside add up to the mean, except for values that are rounded
+    up to zero. A batch counts once in its computation, for any number of requests. If large batches take longer than
+    small ones, part of a request's wait is in the queue.
+
+    Args:
+        windows: Windows of one server, or of several starts of it.
+
+    Raises:
+        ValueError: No request was answered in the windows.
+    """
+    total = Window.total(windows)
+    mean, counters, streams = total.latency.mean, total.counters or Counters(0, 0), total.streams or Streams()
+    if mean is None:
+        raise ValueError("the latency of windows without answered requests cannot be explained")
+    stages = {name: time.mean for name, time in counters.stages.items() if time.count}
+    other = {
+        name.replace(OTHER_COMPUTE, STAGE, 1): seconds
+        for name, seconds in sorted(stages.items())
+        if name.startswith(OTHER_COMPUTE)
+    }
+    server, queue, compute = (stages.get(name) for name in (SERVER, QUEUE, COMPUTE))
+    outside, queue_name = None if server is None else mean - server, QUEUE
+    if compute is not None:
+        busy = compute + math.fsum(other.values())
+        if queue is None:
+            queue_name, whole = (QUEUE_OF_LATENCY, mean) if server is None else (QUEUE_OF_SERVER, server)
+            queue = max(0.0, whole - busy)
+        elif server is None:
+            outside = mean - queue - busy
+    ttft = streams.ttft.mean
+    found = {
+        MEAN: mean,
+        P99: total.quantile(0.99),
+        CLIENT: total.lag.quantile(0.99) if total.lag.total else None,
+        "client": total.client_cpu_seconds / total.seconds,
+        "network and client": None if outside is None else max(0.0, outside),
+        "queue and prefill (TTFT)": ttft,
+        DECODE: None if ttft is None else max(0.0, mean - ttft),
+        "decode a token (TPOT)": streams.tpot.mean if streams.has_usage else None,
+        TOKENS: streams.usage_tokens / total.requests if streams.has_usage else None,
+        "prompt tokens from the prefix cache": cached_share(windows),
+        "preemptions": preemptions_of_thousand(windows),
+        queue_name: queue,
+        ITEMS: counters.items / counters.batches if counters.batches else None,
+        "time to fill a batch": stages.get(FORMATION),
+        COMPUTE_OF_BATCH: compute,
+        **other,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A counted quantity of both servers.
+    """A part that is known before and after.
 
     Args:
-        text: Formats a value, without ``unit``.
+        kind: Its kind.
         least: Smallest change that is worth a word, in its own unit.
-        additive: Whether it is a part of the mean latency.
         whole: Change of the mean latency, if that moved and this is a part of it; else 0.
     """
 
     name: str
-    before: float | None
-    after: float | None
-    text: Callable[[float], str]
-    least: float = 0.0
-    unit: str = ""
-    note: str = ""
-    additive: bool = False
-    whole: float = 0.0
+    before: float
+    after: float
+    kind: _Kind
+    least: float
+    whole: float
 
     @property
     def change(self) -> float:
-        """Change in its own unit; 0 if a value is unknown."""
-        return 0.0 if self.before is None or self.after is None else self.after - self.before
+        """Change in its own unit."""
+        return self.after - self.before
 
     @property
     def relative(self) -> float:
@@ -98,21 +183,14 @@ class _Part:
         """Whether the change is worth a word."""
         if not self.change or abs(self.change) < self.least:
             return False
-        if self.whole and self.change / self.whole >= MAJOR_SHARE:
-            return True
-        return abs(self.relative) >= NOTABLE_CHANGE
+        return bool(self.whole) or abs(self.relative) >= NOTABLE_CHANGE
 
     def __str__(self) -> str:
         """``compute per batch 4.10 ms -> 4.52 ms (+10.2 %)``, or one value if both have the same text."""
-        before, after = ("" if value is None else self.text(value) for value in (self.before, self.after))
-        if before and after:
-            values = after if before == after else f"{before} -> {after}"
-        else:
-            values = f"now {after}" if after else f"before {before}"
-        notes = [self.note] if self.note else []
-        if self.moved and abs(self.relative) <= LARGEST_CHANGE:
-            notes.insert(0, format_change(self.relative))
-        return f"{self.name} {values}{self.unit}" + (f" ({'; '.join(notes)})" if notes else "")
+        before, after = self.kind.text(self.before), self.kind.text(self.after)
+        values = after if before == after else f"{before} -> {after}"
+        is_percent = self.moved and abs(self.relative) <= LARGEST_CHANGE
+        return f"{self.name} {values}{self.kind.unit}" + (f" ({format_change(self.relative)})" if is_percent else "")
 
 
 def other_changes(metric: Metric, before: Sequence[Session], after: Sequence[Session]) -> Mapping[str, float]:
@@ -149,19 +227,50 @@ def attribution(before: Mapping[str, float], after: Mapping[str, float]) -> list
     A latency's change is divided over the mean, which is the sum of its parts; a quantile is not. In a closed loop the
     throughput is the concurrency over that mean (Little's law), so its change is divided as well.
     """
-    parts = _parts(before, after)
-    counted = [part for part in parts if part.before is not None and part.after is not None]
-    one_sided = [part for part in parts if (part.before is None) is not (part.after is None)]
-    changed = [part for part in counted if part.moved]
-    return [
-        *_joined("moved with it", map(str, changed) if changed else ["nothing that was counted"]),
-        *_shares(before, after, counted),
-        *_joined("did not move", (str(part) for part in counted if not part.moved)),
-        *_joined("not counted", (part.name for part in parts if part.before is None and part.after is None)),
-        *_joined("counted for one server only", map(str, one_sided)),
-        *_tail(before, after),
-        *_joined("look at", _where(changed), "; "),
+    change = after[MEAN] - before[MEAN]
+    mean, tail = (after[name] / before[name] - 1 for name in (MEAN, P99))
+    is_notable = abs(mean) >= NOTABLE_CHANGE
+    of_mean = NOTABLE_SHARE * max(abs(change), NOTABLE_CHANGE * before[MEAN])
+    of_tail = NOTABLE_SHARE * max(abs(after[P99] - before[P99]), TAIL_CHANGE * before[P99])
+    kinds = {**PARTS, **{name: _stage(name) for name in (*before, *after) if name.startswith(STAGE)}}
+    parts = [
+        _Part(
+            name,
+            before[name],
+            after[name],
+            kind,
+            least=kind.least if kind.least is not None else of_tail if name == CLIENT else of_mean,
+            whole=change if kind.in_latency and is_notable else 0.0,
+        )
+        for name, kind in kinds.items()
+        if name in before and name in after
     ]
+    known = {part.name for part in parts}
+    uncounted = [
+        name for name, kind in kinds.items() if name not in known and (kind.usual or name in before or name in after)
+    ]
+    changed = [part for part in parts if part.moved]
+    shares = sorted(
+        (part for part in parts if part.whole and abs(part.change) >= NOTABLE_SHARE * abs(change)),
+        key=lambda part: -abs(part.change),
+    )
+    lines = [
+        *_joined("moved with it", map(str, changed) if changed else ["nothing that was counted"]),
+        *_joined(
+            f"of the mean latency's {_signed(change)}",
+            (f"{part.name} {_signed(part.change)} ({part.change / change * 100:.0f} %)" for part in shares),
+        ),
+        *_joined("did not move", (str(part) for part in parts if not part.moved)),
+        *_joined("not counted", uncounted),
+    ]
+    if abs(tail) >= TAIL_CHANGE and not is_notable:
+        text = f"latency.p99 {format_change(tail)}, but the mean latency {format_change(mean)}: few requests changed"
+        lines.append(f"{text}, and counters that are means do not say why")
+    return [*lines, *_joined("look at", _where(changed), "; ")]
+
+
+def _stage(name: str) -> _Kind:
+    return _Kind(f"the stage {name.removeprefix(STAGE)}", in_latency=True)
 
 
 def _joined(label: str, texts: Iterable[str], between: str = ", ") -> list[str]:
@@ -169,92 +278,20 @@ def _joined(label: str, texts: Iterable[str], between: str = ", ") -> list[str]:
     return [f"{label}: {together}"] if together else []
 
 
-def _parts(before: Mapping[str, float], after: Mapping[str, float]) -> list[_Part]:
-    """All parts in the order of a request's way; a detail of another part only if it is known."""
-    whole = after[MEAN] - before[MEAN]
-    least = NOTABLE_SHARE * max(abs(whole), NOTABLE_CHANGE * before[MEAN])
-    tail_least = NOTABLE_SHARE * max(abs(after[P99] - before[P99]), TAIL_CHANGE * before[P99])
-
-    def part(name: str, text: Callable[[float], str] = format_seconds, *, least: float = 0.0, unit: str = "") -> _Part:
-        return _Part(name, before.get(name), after.get(name), text, least, unit)
-
-    def in_latency(name: str, shown: str = "", note: str = "") -> _Part:
-        moved = whole if _notable(before, after) else 0.0
-        return replace(part(name, least=least), name=shown or name, note=note, additive=True, whole=moved)
-
-    known = before.keys() | after.keys()
-    queues = [in_latency(name, *texts) for name, texts in QUEUES.items() if name in known]
-    others = [in_latency(name) for name in sorted(known) if name.startswith(COMPUTE_OF)]
-    details = {OUTSIDE, FILLING, TTFT, DECODE, TPOT, TOKENS, CACHED, PREEMPTED} - known
-    parts = [
-        part(CLIENT, least=tail_least),
-        part(CLIENT_CORES, format_fraction, least=NOTABLE_SHARE, unit=" of a core"),
-        in_latency(OUTSIDE),
-        in_latency(TTFT),
-        in_latency(DECODE),
-        part(TPOT),
-        part(TOKENS, format_ratio),
-        part(CACHED, format_fraction, least=SAME_CACHED),
-        part(PREEMPTED, "{:.0f}".format, least=1.0, unit=" in 1000 requests"),
-        *(queues or [in_latency(QUEUE_COUNTED)]),
-        part(FORMATION_ITEMS, format_ratio, unit=" items"),
-        part(FILLING, least=least),
-        in_latency(COMPUTE_OF_BATCH),
-        *others,
-    ]
-    return [each for each in parts if each.name not in details]
-
-
-def _notable(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
-    """Whether the mean latency has moved."""
-    return abs(after[MEAN] / before[MEAN] - 1) >= NOTABLE_CHANGE
-
-
-def _shares(before: Mapping[str, float], after: Mapping[str, float], counted: list[_Part]) -> list[str]:
-    """Share of each part in the mean latency's change."""
-    if not _notable(before, after):
-        return []
-    whole = after[MEAN] - before[MEAN]
-    parts = [part for part in counted if part.additive and abs(part.change) >= NOTABLE_SHARE * abs(whole)]
-    parts.sort(key=lambda part: -abs(part.change))
-    texts = (f"{part.name} {_signed(part.change)} ({part.change / whole * 100:.0f} %)" for part in parts)
-    return _joined(f"of the mean latency's {_signed(whole)}", texts)
-
-
-def _tail(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    """Note that only the slowest requests changed, about which means are silent."""
-    tail = after[P99] / before[P99] - 1
-    if abs(tail) < TAIL_CHANGE or _notable(before, after):
-        return []
-    mean = after[MEAN] / before[MEAN] - 1
-    text = f"latency.p99 {format_change(tail)}, but the mean latency {format_change(mean)}: few requests changed"
-    return [f"{text}, and counters that are means do not say why"]
-
-
-def _where(moved: list[_Part]) -> list[str]:
+def _where(changed: list[_Part]) -> list[str]:
     """The first places to look, by the parts that moved together."""
-    parts = {part.name: part for part in moved}
-    compute, items = parts.get(COMPUTE_OF_BATCH), parts.get(FORMATION_ITEMS)
+    parts = {part.name: part for part in changed}
+    hints = {name: part.kind.look_at for name, part in parts.items() if part.kind.look_at}
+    compute, items = parts.get(COMPUTE_OF_BATCH), parts.get(ITEMS)
     # Work grows with a batch's size, but not faster. Beyond that, the work itself has changed.
-    in_step = compute and items and 0 < compute.relative / items.relative <= 1
-    size = "larger" if items and items.change > 0 else "smaller"
-    follows = ", or compute: either may follow from the other" if in_step else ""
-    fewer = "fewer" if CACHED in parts and parts[CACHED].change < 0 else "more"
-    hints = {
-        "the measuring machine and the way to the server": CLIENT in parts or OUTSIDE in parts,
-        f"why batches are {size} (batching window, max_batch_size, arrivals{follows})": items is not None,
-        "the model, its kernels, the clocks": compute and not in_step,
-        "queue and prefill (prompts, prefix cache, slots)": TTFT in parts,
-        f"why {fewer} prompt tokens come from the prefix cache (its setting, its size, the prompts)": CACHED in parts,
-        "the size of the KV cache, and how many sequences share it": PREEMPTED in parts,
-        "why answers have another number of tokens (max_tokens, stop, sampling)": TOKENS in parts,
-        "decode (sequences a step, kernels, speculation)": TPOT in parts or (DECODE in parts and TOKENS not in parts),
-    }
-    where = [hint for hint, applies in hints.items() if applies]
-    where += [f"the stage {name.removeprefix(COMPUTE_OF)}" for name in parts if name.startswith(COMPUTE_OF)]
-    if not where and QUEUE_COUNTED in parts:
-        where.append("arrivals and scheduling (the queue moved alone)")
-    return where
+    if compute and items and 0 < compute.relative / items.relative <= 1:
+        del hints[COMPUTE_OF_BATCH]
+        hints[ITEMS] += ", or compute: either may follow from the other"
+    if TOKENS in hints:
+        # Longer answers take longer to decode.
+        hints.pop(DECODE, None)
+    where = list(dict.fromkeys(hints.values()))
+    return [hint for hint in where if hint != _ALONE] or where
 
 
 def _signed(seconds: float) -> str:

@@ -12,7 +12,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.measure.breakdown import breakdown_of
-from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value, total_of
 from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.verdict.metric import GOODPUT, METRICS, OUTPUT_TOKENS
@@ -101,7 +100,7 @@ def _run(run: RunResult) -> Plain:
     starts = [start for session in run.sessions for start in session.starts]
     windows = [window for start in starts for window in start.windows]
     total = Window.total(windows)
-    counters = added([window.counters for window in windows if window.counters is not None])
+    counters = total.counters
     return {
         "label": run.label,
         "requests": total.requests,

@@ -9,8 +9,7 @@ import msgspec
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram
-from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import GpuUse, Session, Start, Window
+from pytest_gpuserve.measure.window import GpuUse, Session, Start, Streams, Window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.compare.assertions import Baseline, Run
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import ServerHandle
-    from pytest_gpuserve.measure.steps import StepResult
+    from pytest_gpuserve.experiment.observed import StepResult
 
 pytestmark = CPU_TOLERANCES
 

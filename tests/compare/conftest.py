@@ -25,7 +25,7 @@ from pytest_gpuserve.errors import NotInRevision
 from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.experiment.handle import ServerHandle, Starter, Target
 from pytest_gpuserve.experiment.loaded import Progress
-from pytest_gpuserve.experiment.shape import LoadShape, Terms
+from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.measure.rounds import Round
@@ -189,9 +189,11 @@ class World:
         self,
         base: Target,
         candidate: Target,
-        terms: Terms,
+        shape: LoadShape,
         progress: Progress,
         rounds: Iterable[Round],
+        *,
+        one_at_a_time: bool,
         **more: object,
     ) -> ScriptedPairing:
         """Replace `Pairing`."""
@@ -215,7 +217,7 @@ class World:
             rounds=list(rounds),
             problems=self.problems,
             failures=self.failures,
-            one_at_a_time=terms.one_at_a_time,
+            one_at_a_time=one_at_a_time,
         )
         self.pairings.append(made)
         return made

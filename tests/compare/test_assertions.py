@@ -211,7 +211,7 @@ def test_what_cannot_be_judged_is_no_pass() -> None:
     assert judged(1, session(uncounted, uncounted), metric=METRICS["batching_ratio"]).verdict is Verdict.INVALID
     found = judged(1, metric=METRICS["latency.p99"])
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert "latency.p99 needs 1000 requests, there are 80; give it longer" in found.reasons[0].text
+    assert "needs 1000 requests in the whole run\n  found: 80 requests in" in found.reasons[0].text
 
 
 # -- two servers in one test

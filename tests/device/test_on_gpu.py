@@ -30,13 +30,16 @@ from pytest_gpuserve.device.select import select_device
 from pytest_gpuserve.experiment.telemetry import RELEASE_NS
 from pytest_gpuserve.measure.conditions import (
     APPLICATION_XIDS,
+    GPU_IDLE,
     MEMORY_TOLERANCE_BYTES,
+    NS,
+    between,
+    gpu_use,
     is_used,
     memory_reasons,
     unknown_text,
     use_text,
 )
-from pytest_gpuserve.measure.telemetry import GPU_IDLE, NS, between, gpu_use
 from pytest_gpuserve.servers.instance import likely_cause
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ import pytest
 from pytest_gpuserve.device import sampler as sampler_module
 from pytest_gpuserve.device.gpu_probe import GpuProcess, GpuSample
 from pytest_gpuserve.device.sampler import SamplerProcess
-from pytest_gpuserve.measure.conditions import window_reasons
-from pytest_gpuserve.measure.telemetry import between, samples_of
+from pytest_gpuserve.measure.conditions import between, samples_of, window_reasons
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.children.toolkit import ROOT, eventually, printed
 from tests.fakes.nvml.gpus import (

@@ -13,9 +13,8 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
-from pytest_gpuserve.experiment.pace import LEAST_TICKS, SETTLE_TICKS
 from pytest_gpuserve.experiment.pairing import Pairing
-from pytest_gpuserve.experiment.shape import LoadShape, Terms
+from pytest_gpuserve.experiment.shape import LEAST_TICKS, SETTLE_TICKS, LoadShape
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
 from pytest_gpuserve.load.request import Request
@@ -29,7 +28,6 @@ from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.base import ServerKind
 from pytest_gpuserve.servers.instance import Instance
-from pytest_gpuserve.testing import Unseen
 from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, stand_in, tick_of
 from tests.fakes.scripted_eyes import ScriptedEyes
@@ -62,7 +60,6 @@ class Stage:
         compiling: Whose models are compiled all the time.
         foreign: Cores that others take, of each block to come; none after these.
         eyes: Look at the GPU, where there is one; they have the time.
-        notes: What was noted of it.
         starts: Whose server was started.
         running: Whose servers run.
         turns: Whose turn it was.
@@ -70,6 +67,7 @@ class Stage:
         is_lost: Whether engines are lost.
         lost_at: After how much of what was asked that was.
         seeds: With which their loads were to begin.
+        owner: Owns the servers.
     """
 
     rate: Callable[[Arm, int], int] = lambda _arm, _number: TICK_REQUESTS
@@ -79,7 +77,6 @@ class Stage:
     compiling: set[Arm] = field(default_factory=set)
     foreign: list[float] = field(default_factory=list)
     eyes: ScriptedEyes = field(default_factory=ScriptedEyes)
-    notes: list[str] = field(default_factory=list)
     starts: list[Arm] = field(default_factory=list)
     running: list[_Started] = field(default_factory=list)
     turns: list[Arm] = field(default_factory=list)
@@ -87,6 +84,7 @@ class Stage:
     is_lost: bool = False
     lost_at: int = 0
     seeds: dict[Arm, list[int]] = field(default_factory=lambda: {arm: [] for arm in ARMS})
+    owner: SharedStarts = field(default_factory=SharedStarts)
 
     def pair(
         self,
@@ -95,12 +93,10 @@ class Stage:
         alone: bool = False,
         on_gpu: bool = False,
         requests: int = 1,
-        starts: SharedStarts | None = None,
     ) -> Pairing:
         """Both, to be compared under this load; a seed makes it repeatable."""
         shape = replace(shape, requests_wanted=(1,), foreign_cores=0.5)
-        terms = Terms(shape, tolerance=0.05, one_at_a_time=alone, seed="s")
-        source = self.eyes.source(self.notes)
+        source = self.eyes.source([])
 
         def target(arm: Arm) -> Target:
             handle = ServerHandle(
@@ -109,12 +105,22 @@ class Stage:
             sent = (Request("GET", "/"),) * requests
             return Target(handle, sent, telemetry_source=source if on_gpu else NO_TELEMETRY)
 
-        return Pairing(target("base"), target("candidate"), terms, Unseen(), starts=starts)
+        return Pairing(
+            target("base"),
+            target("candidate"),
+            shape,
+            lambda _: None,
+            tolerance=0.05,
+            one_at_a_time=alone,
+            seed="s",
+            starts=self.owner,
+        )
 
     def round(self, shape: LoadShape = USERS, *, alone: bool = False, on_gpu: bool = False) -> Round:
         """A round to its end, after which no server is left."""
         both = self.pair(shape, alone=alone, on_gpu=on_gpu)
         both.measure(BLOCKS)
+        self.owner.end()
         assert not self.running
         (measured,) = both.rounds
         return measured

@@ -26,11 +26,9 @@ from pytest_gpuserve.load.tick import Tick, together
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.objectives import Objectives
-from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import Session, Start, Window
+from pytest_gpuserve.measure.window import Session, Start, Streams, Window
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.instance import Instance
-from pytest_gpuserve.testing import Unseen
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from tests.support.builders import cached
 from tests.support.reasons import because, kinds, said
@@ -75,7 +73,7 @@ USERS = LoadShape(Closed(4))
 def under_load(server: _Server, shape: LoadShape = USERS) -> LoadedServer:
     """It, with its load."""
     request = Request("GET", "/", headers={"Authorization": f"Bearer {TOKEN}"})
-    return LoadedServer(cast("Instance", server), Target(cast("ServerHandle", None), (request,)), shape, Unseen())
+    return LoadedServer(cast("Instance", server), Target(cast("ServerHandle", None), (request,)), shape)
 
 
 def judge(loaded: LoadedServer, ticks: Sequence[Tick], windows: Sequence[Window] = ()) -> None:
@@ -141,7 +139,7 @@ def test_what_repeats_a_request_is_shown_without_its_secret(server: _Server) -> 
     loaded.ticks(engines(failing), 1)
     loaded.lose(LoadFailed("the load engine died", log_tail=f"noise\nValueError: b'Bearer {TOKEN}'\n"))
     answer, loss = said(loaded.problems)
-    assert "status 500: b'who is <Authorization>?" in answer
+    assert "status 500: 1 (first: b'who is <Authorization>?" in answer
     assert "\n" not in answer
     assert loss == "lost in mid-load: the load engine died: ValueError: b'Bearer <Authorization>'"
 

@@ -8,9 +8,8 @@ import pytest
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.experiment.loaded import overload
-from pytest_gpuserve.experiment.pace import LEAST_TICKS, MOST_TICKS, SETTLE_TICKS, Pace, pace_of
 from pytest_gpuserve.experiment.pairing import MOST_AGAIN, MOST_REJECTED, BaseFailed
-from pytest_gpuserve.experiment.shape import SECONDS, LoadShape
+from pytest_gpuserve.experiment.shape import LEAST_TICKS, MOST_TICKS, SECONDS, SETTLE_TICKS, LoadShape, Pace, pace_of
 from pytest_gpuserve.load.schedule import Closed, Poisson, Schedule, Steps
 from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.histogram import Histogram
@@ -131,7 +130,7 @@ def test_a_warm_up_without_an_answer_ends_with_the_timeout_of_a_request(stage: S
 
 
 def test_a_round_goes_on_in_the_same_servers(stage: Stage) -> None:
-    """From the first look to the full round, at the slower pace; then they end, and the next round has others."""
+    """From the first look to the full round, at the slower pace; the next round has others, and these end before."""
     # Twenty latencies of the base are eight ticks.
     stage.rate = lambda arm, number: 10 if (arm, number) == ("base", -1) else 100
     both = stage.pair()
@@ -140,10 +139,10 @@ def test_a_round_goes_on_in_the_same_servers(stage: Stage) -> None:
     assert not any(one.loading for one in stage.running)
     assert [what for arm, what in stage.asked if arm == "base"][:5] == ["ready", "tick", "tick", "tick", "halt"]
     both.measure(BLOCKS)
-    assert (len(both.rounds), both.rounds[0].blocks, len(stage.running), both.blocks_of_open_round) == (1, 6, 0, 0)
+    assert (len(both.rounds), both.rounds[0].blocks, len(stage.running), both.blocks_of_open_round) == (1, 6, 2, 0)
     assert len(stage.starts) == 2
     both.measure(BLOCKS)
-    assert (len(both.rounds), len(stage.starts)) == (2, 4)
+    assert (len(both.rounds), len(stage.starts), len(stage.running)) == (2, 4, 2)
     # Eight ticks are two windows of the stage.
     assert {tuple(stage.turns[at : at + 8 : 2]) for at in range(0, len(stage.turns), 8)} == {ABBA, BAAB}
     assert {window.requests for each in both.rounds for arm in ARMS for window in each.windows(arm)} == {8 * 100}
@@ -208,7 +207,7 @@ def test_a_round_that_drifts_on_is_taken_again_once(stage: Stage, *, fresh_are_s
     both.measure(3)
     both.measure(BLOCKS)
     (measured,) = both.rounds
-    assert (len(stage.starts), stage.running, measured.blocks) == (4, [], BLOCKS)
+    assert (len(stage.starts), len(stage.running), measured.blocks) == (4, 2 * fresh_are_steady, BLOCKS)
     assert kinds(measured.problems) == ([] if fresh_are_steady else [ReasonKind.NO_STEADY_STATE])
     for arm in ARMS:
         told_of = measured.starts[arm][0].rejected
@@ -345,6 +344,7 @@ def test_memory_that_is_not_given_back_makes_a_round_invalid(stage: Stage, block
     if both.blocks_of_open_round:
         assert both.rounds[0].problems == ()
         both.close()
+        stage.owner.end()
     ((problem,),) = (measured.problems for measured in both.rounds)
     assert problem.kind is ReasonKind.MEMORY_NOT_GIVEN_BACK
 

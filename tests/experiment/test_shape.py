@@ -86,9 +86,9 @@ def test_what_ends_by_itself_takes_no_other_end(schedule: Schedule, end: dict[st
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"starts": 1}, "at least two fresh starts"),
+        ({"starts": 1}, "starts=...) must be a whole number of at least 2"),
         ({"starts": 2.0}, "starts=...) must be a whole number"),
-        ({"processes": 0}, "at least one engine"),
+        ({"processes": 0}, "processes=...) must be a whole number of at least 1"),
         ({"seed": "x"}, "seed=...) must be a whole number"),
         ({"check": "most"}, "'all' or 'some'"),
         ({"seconds": 0}, "seconds=...) must be a number"),
@@ -98,7 +98,7 @@ def test_what_ends_by_itself_takes_no_other_end(schedule: Schedule, end: dict[st
         ({"requests": 0}, "requests=...) must be a whole number"),
         ({"until": 5}, "until=...) must be a function"),
         ({"requests": 5, "until": len}, "one of them"),
-        ({"goodput": 0.2}, "goodput=Objectives(ttft=200 * ms)"),
+        ({"goodput": 0.2}, "goodput=...) must be Objectives(ttft=200 * ms)"),
         ({"schedule": Closed(10**7)}, "ulimit"),
     ],
 )

@@ -23,7 +23,6 @@ from pytest_gpuserve.load.wire import Plan
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import GpuUse, Start
 from pytest_gpuserve.servers.instance import Instance
-from pytest_gpuserve.testing import Unseen
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, stand_in
 from tests.fakes.scripted_eyes import MIB, QUIET, ScriptedEyes
@@ -92,7 +91,7 @@ class Alone:
         target = Target(cast("ServerHandle", None), (Request("GET", "/"),))
         self.eyes.live_until(self.eyes.now_ns + NS // 2)
         with (telemetry_source or self.telemetry_source).monitor(baseline_clock_mhz=baseline_mhz) as monitor:
-            load = LoadedServer(self.instance(remote=remote), target, shape, Unseen())
+            load = LoadedServer(self.instance(remote=remote), target, shape)
             found = measure_start(load, monitor)
         return found, [*load.problems, *load.disturbances, *monitor.problems()]
 

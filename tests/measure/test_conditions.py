@@ -12,19 +12,22 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.device.gpu_probe import GpuProcess, GpuSample
 from pytest_gpuserve.measure.conditions import (
+    NS,
     SLOWDOWNS,
+    between,
     error_reasons,
+    gpu_use,
     is_used,
     memory_reasons,
     process_reasons,
     rest_reasons,
+    samples_of,
     too_many_rejected,
     unknown_text,
     use_reasons,
     use_text,
     window_reasons,
 )
-from pytest_gpuserve.measure.telemetry import NS, between, gpu_use, samples_of
 from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from tests.support.counting import cases

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +12,9 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import BASE, Histogram
-from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
-from pytest_gpuserve.measure.rounds import ARMS, Round, paired_value, round_point
-from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import GpuUse, Window
+from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, pooled_value
+from pytest_gpuserve.measure.rounds import ARMS, Round, round_point
+from pytest_gpuserve.measure.window import GpuUse, Streams, Window
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 from tests.support.rounds import WINDOW_SECONDS, round_of, round_with, with_starts, with_windows
 
@@ -26,7 +24,6 @@ FEW = settings(max_examples=30)
 
 THROUGHPUT = METRICS["throughput"]
 P99 = METRICS["latency.p99"]
-OF_GPUS = [METRICS[name] for name in ("energy_per_inference", "gpu_memory", "gpu_utilisation")]
 ENERGY, MEMORY, COLD_START = METRICS["energy_per_inference"], METRICS["gpu_memory"], METRICS["cold_start"]
 
 
@@ -81,11 +78,6 @@ def on_a_gpu(measured: Round) -> Round:
 def changed(measured: Round, change: Callable[[Window], Window]) -> Round:
     """The same round with every window of both servers changed alike."""
     return with_windows(measured, lambda _, window: change(window))
-
-
-def blinded(blind: Window, gpus: GpuUse | None, window: Window) -> Window:
-    """The window; if it is this one, with other knowledge of the GPUs."""
-    return replace(window, gpus=gpus) if window is blind else window
 
 
 def differences(metric: Metric, measured: Round) -> tuple[float, ...]:
@@ -157,7 +149,8 @@ def test_too_few_requests_say_what_would_help() -> None:
         round_point(P99, round_of([0.1] * 6, requests=100), 0.2)
     text = str(caught.value)
     assert all(
-        part in text for part in ("needs 1000 requests", "1200 requests in 6 blocks", "seconds=", "gpuserve(p99")
+        part in text
+        for part in ("needs 1000 requests in each half of a round", "found: 600 requests", "seconds=", "gpuserve(p99")
     )
     with pytest.raises(TooFewRequests):
         round_point(P99, round_of([0.1] * 3, requests=200), 0.2)
@@ -187,29 +180,15 @@ def test_what_was_not_measured_is_no_number() -> None:
 # -- what GPUs and starts tell
 
 
-@ALL
-@pytest.mark.parametrize("unseen", [None, GpuUse()])
-def test_one_window_of_which_gpus_are_not_known_makes_it_unknown(metric: Metric, unseen: GpuUse | None) -> None:
-    """One unknown window of either server makes the metric unknown; metrics without GPUs are not affected."""
-    measured = on_a_gpu(round_of([0.1] * 3))
-    for arm in ARMS:
-        for blind in measured.windows(arm):
-            other = changed(measured, partial(blinded, blind, unseen))
-            if metric not in OF_GPUS:
-                assert differences(metric, other) == differences(metric, measured)
-                continue
-            with pytest.raises(NotMeasured, match=f"{metric.name} is not known"):
-                differences(metric, other)
-
-
 def test_memory_of_a_shared_gpu_is_no_servers() -> None:
-    """The memory of two servers that shared the GPU, even in one round, is unknown, with a remedy."""
+    """The memory of two servers that shared the GPU is unknown, with a remedy; energy and utilisation are known."""
     alone = on_a_gpu(round_of([0.1] * 2))
     together = replace(alone, one_at_a_time=False)
-    with pytest.raises(NotMeasured, match="both were on the GPU"):
+    unknown = r"(?s)memory was not read.*gpuserve\(one_at_a_time=True\)"
+    with pytest.raises(NotMeasured, match=unknown):
         differences(MEMORY, together)
-    with pytest.raises(NotMeasured, match=r"(?s)both were on the GPU.*gpuserve\(one_at_a_time=True\)"):
-        paired_value(MEMORY, [alone, together], "candidate")
+    with pytest.raises(NotMeasured, match=unknown):
+        pooled_value(MEMORY, [alone.session("base"), together.session("base")])
     assert differences(ENERGY, together) == pytest.approx([0.1] * 2)
     assert differences(METRICS["gpu_utilisation"], together) == pytest.approx([0.1] * 2)
 
@@ -230,17 +209,8 @@ def test_a_round_has_one_cold_start_of_each_server() -> None:
     one_at_a_time = cold_starts((10.0, 20.0), (20.0, 40.0))
     assert differences(COLD_START, one_at_a_time) == pytest.approx([math.log(2)])
     rounds = [one_at_a_time, cold_starts((30.0,), (60.0,))]
-    assert [paired_value(COLD_START, rounds, arm) for arm in ("base", "candidate")] == pytest.approx([20.0, 40.0])
-
-
-@pytest.mark.parametrize("unknown", [(None,), (10.0, None), (), (0.0,)])
-@pytest.mark.parametrize("arm", ["base", "candidate"])
-def test_a_server_that_we_did_not_start_has_no_cold_start(unknown: tuple[float | None, ...], arm: str) -> None:
-    """One unknown start of either server makes the round's unknown."""
-    known: tuple[float | None, ...] = (10.0, 10.0)
-    measured = cold_starts(*((unknown, known) if arm == "base" else (known, unknown)))
-    with pytest.raises(NotMeasured, match="cold_start is not known"):
-        differences(COLD_START, measured)
+    sessions = [[measured.session(arm) for measured in rounds] for arm in ARMS]
+    assert [pooled_value(COLD_START, each) for each in sessions] == pytest.approx([20.0, 40.0])
 
 
 @pytest.mark.parametrize("one_at_a_time", [False, True])

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.steady import Truncation, mser, truncate
-from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import Window
+from pytest_gpuserve.measure.window import Streams, Window
 from pytest_gpuserve.measure.work import unknown_work, unlike_work, unsteady_cache
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.support.builders import cached, histogram, streamed, window

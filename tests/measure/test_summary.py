@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.observed import Observed
+from pytest_gpuserve.experiment.observed import Observed, steps_of
 from pytest_gpuserve.load.schedule import Closed, Steps
-from pytest_gpuserve.measure import breakdown
-from pytest_gpuserve.measure.breakdown import breakdown_of, profile_of
+from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.points import NotMeasured, total_of
-from pytest_gpuserve.measure.steps import steps_of
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, QUEUE, SERVER, Session, Start, Window
+from pytest_gpuserve.report import attribution
+from pytest_gpuserve.report.attribution import profile_of
 from tests.support.builders import histogram, session, start, streamed, window
 
 
@@ -107,13 +107,13 @@ def test_what_nobody_looked_at_is_not_measured() -> None:
     """Counters and busy cores of starts that have none are errors, not zero; so is a sum of only some starts."""
     uncounted = start(window(items=None, batches=None))
     unseen = Observed([session(uncounted)])
-    with pytest.raises(NotMeasured, match="counts nothing"):
+    with pytest.raises(NotMeasured, match="does not count"):
         _ = unseen.counters
     with pytest.raises(NotMeasured, match="busy cores"):
         _ = unseen.cpu_share
     known = start(timed(counters(queue=0.1)))
     assert Observed([session(known, known)]).counters.items == 20
-    with pytest.raises(NotMeasured, match="only 1 of 2 starts know"):
+    with pytest.raises(NotMeasured, match="not in every window"):
         _ = Observed([session(known, uncounted)]).counters
 
 
@@ -152,7 +152,7 @@ def test_a_load_is_counted_each_time_that_it_is_begun(begins_ns: list[int | None
     assert Observed([Session((start,), ""), Session((start, start), "")]).loads == 3 * loads
 
 
-LATENCY = 0.010
+OUTSIDE = "network and client"
 STAGES = {
     SERVER: StageTime(0.08, 10),
     COMPUTE: StageTime(0.008, 2),
@@ -170,25 +170,23 @@ def staged(stages: dict[str, StageTime], items: int = 40, batches: int = 10) -> 
     ("stages", "expected"),
     [
         # Without a counter of the queue it is what computation leaves of the server's time; the rest is outside.
-        pytest.param(
-            STAGES, {breakdown.QUEUE_OF_SERVER: 0.003, breakdown.OUTSIDE: 0.002}, id="rest of the server's time"
-        ),
+        pytest.param(STAGES, {attribution.QUEUE_OF_SERVER: 0.003, OUTSIDE: 0.002}, id="rest of the server's time"),
         pytest.param(
             {QUEUE: StageTime(0.02, 10), COMPUTE: StageTime(0.05, 10), SERVER: StageTime(0.09, 10)},
-            {breakdown.QUEUE_COUNTED: 0.002, breakdown.OUTSIDE: 0.001},
+            {QUEUE: 0.002, OUTSIDE: 0.001},
             id="counted, and the server's time",
         ),
         # It may be anything, the network too, and nothing is called outside.
-        pytest.param({COMPUTE: StageTime(0.008, 2)}, {breakdown.QUEUE_OF_LATENCY: 0.006}, id="rest of the latency"),
+        pytest.param({COMPUTE: StageTime(0.008, 2)}, {attribution.QUEUE_OF_LATENCY: 0.006}, id="rest of the latency"),
         # Batches that straddle a window's edges do not make a queue of less than nothing.
         pytest.param(
             {SERVER: StageTime(0.2, 10), COMPUTE: StageTime(0.1, 2)},
-            {breakdown.QUEUE_OF_SERVER: 0.0, breakdown.OUTSIDE: 0.0},
+            {attribution.QUEUE_OF_SERVER: 0.0, OUTSIDE: 0.0},
             id="straddle",
         ),
         # Where computation is not counted, nothing says what part of the time was a queue.
         pytest.param({}, {}, id="nothing"),
-        pytest.param({SERVER: StageTime(0.08, 10)}, {breakdown.OUTSIDE: 0.002}, id="no computation"),
+        pytest.param({SERVER: StageTime(0.08, 10)}, {OUTSIDE: 0.002}, id="no computation"),
     ],
 )
 def test_the_queue_is_what_is_counted_or_left(stages: dict[str, StageTime], expected: dict[str, float]) -> None:
@@ -196,49 +194,48 @@ def test_the_queue_is_what_is_counted_or_left(stages: dict[str, StageTime], expe
     seen = profile_of([staged(stages)])
     found = {
         name: seen[name]
-        for name in (breakdown.QUEUE_COUNTED, breakdown.QUEUE_OF_SERVER, breakdown.QUEUE_OF_LATENCY, breakdown.OUTSIDE)
+        for name in (QUEUE, attribution.QUEUE_OF_SERVER, attribution.QUEUE_OF_LATENCY, OUTSIDE)
         if name in seen
     }
     assert found == pytest.approx(expected)
     if stages is STAGES:
-        assert (
-            seen[breakdown.COMPUTE_OF_BATCH],
-            seen[f"{breakdown.COMPUTE_OF}Preprocess_1"],
-            seen[breakdown.FILLING],
-        ) == (0.004, 0.001, 0.001)
+        names = (attribution.COMPUTE_OF_BATCH, f"{attribution.STAGE}Preprocess_1", "time to fill a batch")
+        assert [seen[name] for name in names] == [0.004, 0.001, 0.001]
 
 
 def test_windows_are_pooled_by_what_was_counted() -> None:
-    """Means are of all requests and batches, and a window without counters adds to the latency alone."""
-    slow = staged({COMPUTE: StageTime(0.030, 3)}, items=2, batches=1)
-    quiet = window((0.040,) * 10, items=None, batches=None)
-    seen = profile_of([staged({COMPUTE: StageTime(0.002, 1)}), slow, quiet])
-    assert seen[breakdown.COMPUTE_OF_BATCH] == pytest.approx(0.008)
-    assert seen[breakdown.FORMATION_ITEMS] == pytest.approx(42 / 11)
-    assert seen[breakdown.MEAN] == pytest.approx((0.01 + 0.01 + 0.04) / 3)
-    assert seen[breakdown.P99] == pytest.approx(0.040, rel=1e-3)
+    """Means are of all requests and batches; a window without counters leaves only what the client knows."""
+    slow, quick = staged({COMPUTE: StageTime(0.030, 3)}, items=2, batches=1), staged({COMPUTE: StageTime(0.002, 1)})
+    seen = profile_of([quick, slow])
+    assert seen[attribution.COMPUTE_OF_BATCH] == pytest.approx(0.008)
+    assert seen[attribution.ITEMS] == pytest.approx(42 / 11)
+    seen = profile_of([quick, slow, window((0.040,) * 10, items=None, batches=None)])
+    assert seen[attribution.MEAN] == pytest.approx((0.01 + 0.01 + 0.04) / 3)
+    assert seen[attribution.P99] == pytest.approx(0.040, rel=1e-3)
+    assert attribution.COMPUTE_OF_BATCH not in seen
 
 
 def test_the_client_is_part_of_the_profile() -> None:
     """The client's lag and its share of a core are shown if they are known."""
     late = replace(window(seconds=0.5), lag=histogram([1e-5] * 45 + [1e-3] * 5))
     seen = profile_of([late] * 2)
-    assert seen[breakdown.CLIENT] == pytest.approx(1e-3, rel=1e-3)
-    assert seen[breakdown.CLIENT_CORES] == pytest.approx(0.02)
+    assert seen[attribution.CLIENT] == pytest.approx(1e-3, rel=1e-3)
+    assert seen["client"] == pytest.approx(0.02)
     seen = profile_of([window(items=None, batches=None)])
-    assert set(seen) == {breakdown.MEAN, breakdown.P99, breakdown.CLIENT_CORES}
+    assert set(seen) == {attribution.MEAN, attribution.P99, "client"}
     with pytest.raises(ValueError, match="without answered requests"):
         profile_of([window(())])
 
 
 def test_a_stream_is_its_first_token_and_the_rest() -> None:
-    """Windows without sums work too; without usage the number of later tokens is unknown."""
+    """Without usage the number of later tokens is unknown; every name has a kind."""
     streams = [streamed(window(), ttft=0.002), streamed(window(), ttft=0.004)]
     seen = profile_of(streams)
-    assert seen[breakdown.TTFT] == pytest.approx(0.003, rel=1e-3)
-    assert seen[breakdown.DECODE] == pytest.approx(0.007, rel=1e-3)
-    assert seen[breakdown.TPOT] == pytest.approx(0.001, rel=1e-3)
-    assert seen[breakdown.TOKENS] == 11
+    assert seen["queue and prefill (TTFT)"] == pytest.approx(0.003)
+    assert seen["decode"] == pytest.approx(0.007)
+    assert seen["decode a token (TPOT)"] == pytest.approx(0.001)
+    assert seen["tokens an answer"] == 11
+    assert seen.keys() <= {attribution.MEAN, attribution.P99, *attribution.PARTS}
     seen = profile_of([*streams, streamed(window(), usage=False)])
-    assert seen.keys().isdisjoint({breakdown.TPOT, breakdown.TOKENS})
-    assert breakdown.DECODE not in profile_of([window()])
+    assert seen.keys().isdisjoint({"decode a token (TPOT)", "tokens an answer"})
+    assert "decode" not in profile_of([window()])

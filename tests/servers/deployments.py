@@ -17,7 +17,6 @@ from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.remote import reached
-from pytest_gpuserve.testing import Unseen
 from tests.fakes.children.toolkit import eventually
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def loaded(
     if schedule is not None:
         shape = LoadShape(schedule, warmup_seconds=0.5)
     with target.started() as instance:
-        load = LoadedServer(instance, target, shape, Unseen())
+        load = LoadedServer(instance, target, shape)
         start = measure_start(load, TelemetryMonitor())
     return start, load.problems, instance
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.experiment import pace
 from pytest_gpuserve.experiment.pairing import Pairing
-from pytest_gpuserve.experiment.shape import LoadShape, Terms
+from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.measure.rounds import ARMS, round_point
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.testing import Unseen
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.fakes.children.toolkit import HERE
@@ -37,16 +36,20 @@ def target(starts: Starts, worked: Path, *habits: str) -> Target:
 
 def test_one_server_rests_while_the_other_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round finds the slower server, and each server answers and counts the requests of its own turns alone."""
-    monkeypatch.setattr(pace, "LEAST_TICKS", 1)
+    monkeypatch.setattr("pytest_gpuserve.experiment.shape.LEAST_TICKS", 1)
     starts = {arm: Starts(tmp_path / f"log-{arm}") for arm in ARMS}
     shape = LoadShape(Closed(USERS), warmup_seconds=0.3, requests_wanted=(1,), foreign_cores=1000.0)
     base = target(starts["base"], tmp_path / "base")
     candidate = target(starts["candidate"], tmp_path / "candidate", "ms=40")
-    pair = Pairing(base, candidate, Terms(shape, tolerance=0.05, one_at_a_time=False, seed="a seed"), Unseen())
+    owner = SharedStarts()
+    pair = Pairing(
+        base, candidate, shape, lambda _: None, tolerance=0.05, one_at_a_time=False, seed="a seed", starts=owner
+    )
     try:
         pair.measure(BLOCKS)
     finally:
         pair.close()
+        owner.end()
     (measured,) = pair.rounds
     assert all(map(is_busy, measured.problems)), measured.problems
     if measured.problems or any(len(each.instances) > 1 for each in starts.values()):

@@ -11,8 +11,7 @@ from pytest_gpuserve.device import Device, Gpu, Host
 from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import CACHED_TOKENS, PROMPT_TOKENS, Session, Start, Window
+from pytest_gpuserve.measure.window import CACHED_TOKENS, PROMPT_TOKENS, Session, Start, Streams, Window
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 from pytest_gpuserve.store.schema import Entry, session_record
 from pytest_gpuserve.verdict.metric import METRICS
