@@ -18,16 +18,15 @@ from pytest_gpuserve.measure.points import pooled_value
 from pytest_gpuserve.verdict.metric import GOODPUT, METRICS, OUTPUT_TOKENS, Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind
 
-    Judge: TypeAlias = Callable[["Run", Metric, ReferenceKind, "float | None"], "Comparison"]
-    """Compares a metric with a baseline (None), a limit or the ratio of a duel, and may measure more before it answers.
-    """
+    Judge: TypeAlias = Callable[[Metric, ReferenceKind, "float | None"], "Comparison"]
+    """Compares a metric of a run with a baseline (None), a limit or the ratio of a duel; it may measure more first."""
 
 T = TypeVar("T")
 
@@ -262,7 +261,7 @@ class Ratio(_Comparable):
 
     def _judged(self, other: object) -> Comparison:
         if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
-            return self.run.judge(self.run, self.metric, "duel", float(other))
+            return self.run.judge(self.metric, "duel", float(other))
         raise UsageProblem(
             f"duel.{self.metric.name} is a ratio of two servers and can be compared with a number above 0",
             found=f"{other!r}",
@@ -340,7 +339,7 @@ class Run(Sides["Measured"], Observed):
     Args:
         label: Distinguishes several loads of one test; empty for the first.
         judge: Compares it with a baseline, a limit or an opponent.
-        sessions: Measured sessions, the first look first; a comparison may add to them.
+        sessions: Gives the measured sessions, the first look first; a comparison may add to them.
         schedule: Schedule of its requests.
     """
 
@@ -348,7 +347,7 @@ class Run(Sides["Measured"], Observed):
         self,
         label: str,
         judge: Judge,
-        sessions: list[Session],
+        sessions: Callable[[], Sequence[Session]],
         schedule: Schedule | None = None,
     ) -> None:
         Sides.__init__(self, lambda metric: Measured(self, metric))
@@ -392,10 +391,10 @@ class Measured(_Comparable):
                     f" not with {other.metric.name}",
                     remedies=[example(self.metric)],
                 )
-            return self.run.judge(self.run, self.metric, "baseline", None)
+            return self.run.judge(self.metric, "baseline", None)
         # Every metric is above 0, so a limit of 0 or below is always true, or always false.
         if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
-            return self.run.judge(self.run, self.metric, "limit", float(other))
+            return self.run.judge(self.metric, "limit", float(other))
         raise UsageProblem(
             f"{self.metric.name} can be compared with baseline.{self.metric.name} or with a finite number",
             found=f"{other!r}",

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_gpuserve.device.rules import HOST_RULES, Compatibility, compare
-from pytest_gpuserve.store.baseline import read
-from pytest_gpuserve.store.files import change
+from pytest_gpuserve.store.baseline import changing, read
 from pytest_gpuserve.store.schema import Entry, session_record
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
-    from pytest_gpuserve.store.files import Decide
     from pytest_gpuserve.store.schema import DeviceRecord
 
 
@@ -134,15 +132,10 @@ class BaselineStore:
             content=revision.content,
             reason=reason,
         )
-        said: list[str] = []
-
-        def decide(there: Mapping[str, Stored]) -> Mapping[str, Entry]:
-            entry, done = _together(there.get(key.entry), new)
-            said.append(done)
-            return {key.entry: entry}
-
-        self._change(key.path, decide)
-        return said[0]
+        with changing(key.path) as entries:
+            entries[key.entry], done = _together(entries.get(key.entry), new)
+        self._known.pop(key.path, None)
+        return done
 
     def unused(self, path: Path, used: set[str]) -> list[str]:
         """Entries of a file that its tests did not use.
@@ -158,16 +151,15 @@ class BaselineStore:
         Raises:
             BaselineUnusable: The file cannot be read or written; it is unchanged.
         """
-        gone: Mapping[str, None] = dict.fromkeys(keys)
-        self._change(path, lambda _: gone)
+        with changing(path) as entries:
+            for key in keys:
+                entries.pop(key, None)
+        self._known.pop(path, None)
 
     def _read(self, path: Path) -> dict[str, Stored]:
         if path not in self._known:
             self._known[path] = read(path)
         return self._known[path]
-
-    def _change(self, path: Path, decide: Decide) -> None:
-        self._known[path] = change(path, decide)
 
 
 def why_absent(here: RunEnvironment, key: BaselineKey, workload: Workload, stored: Stored | None) -> tuple[Reason, ...]:
@@ -219,12 +211,12 @@ def used_settings(sessions: Sequence[Session]) -> dict[str, str]:
     return {name: setting.used for name, setting in settings.items() if setting.used is not None}
 
 
-def _together(old: Stored | None, new: Entry) -> tuple[Entry, str]:
+def _together(old: Entry | None, new: Entry) -> tuple[Entry, str]:
     """Description of an entry's change."""
     entry, done = new, "recorded" if old is None else "replaced"
-    if old is not None and _same_build(old.entry, new):
-        sessions = [*old.entry.sessions, *new.sessions][-MOST_SESSIONS:]
-        entry = msgspec.structs.replace(new, reason=new.reason or old.entry.reason, sessions=sessions)
+    if old is not None and _same_build(old, new):
+        sessions = [*old.sessions, *new.sessions][-MOST_SESSIONS:]
+        entry = msgspec.structs.replace(new, reason=new.reason or old.reason, sessions=sessions)
         done = "added to"
     count = len(entry.sessions)
     return entry, f"{done} ({count} session{'s' if count > 1 else ''})"

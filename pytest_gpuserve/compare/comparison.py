@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuserve.compare.assertions import Comparison, Duel, Run
+from pytest_gpuserve.compare.assertions import Comparison, Duel
 from pytest_gpuserve.compare.baseline_store import Workload
 from pytest_gpuserve.compare.measurement import Measurement, not_settled
-from pytest_gpuserve.compare.recording import judge_recording, record
-from pytest_gpuserve.compare.screen import (
+from pytest_gpuserve.compare.stored import (
     Usable,
     changes_since,
+    judge_recording,
+    record,
     recorded_clock_mhz,
     screen,
     settled_alone,
@@ -24,20 +25,19 @@ from pytest_gpuserve.experiment.handle import slots_needed
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, demand_requests, pooled_value
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
+from pytest_gpuserve.verdict.evidence import LOOKS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from pytest_gpuserve.verdict.sequential import LOOKS
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.builds.worktree import ReferenceBuild
-    from pytest_gpuserve.compare.baseline_store import BaselineStore
+    from pytest_gpuserve.compare.assertions import Run
     from pytest_gpuserve.compare.measurement import Bench, Policy
     from pytest_gpuserve.compare.side_by_side import SideBySide
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.verdict.metric import Metric
 
@@ -78,7 +78,6 @@ class TestComparison:
 
     Args:
         nodeid: The test.
-        baseline_store: The baselines of the device.
         bench: Means of measurement that all loads of the run share.
         policy: See there.
         on_look: Called with every look before it is taken.
@@ -97,7 +96,6 @@ class TestComparison:
 
     nodeid: str
     _: KW_ONLY
-    baseline_store: BaselineStore
     bench: Bench
     policy: Policy
     on_look: Callable[[Look], None]
@@ -126,9 +124,10 @@ class TestComparison:
         """
         measurement = self._added(name, shape, target)
         if self.bench.against is not None:
-            self._begin_against(measurement, self.bench.against)
-        else:
-            self._begin_beside_commit(measurement)
+            if self._pair(measurement, self.bench.against):
+                self._look_first(measurement, "against")
+        elif self._begins_beside_commit(measurement) and self._pair(measurement, measurement.base_build):
+            self._look_first(measurement, "baseline")
         if measurement.beside is None:
             self._take_sessions(measurement)
         return measurement.run
@@ -160,21 +159,21 @@ class TestComparison:
             if target.sharing is not None:
                 slots_needed(shape.schedule)
         label = name or ("" if not self.measurements else f"load {len(self.measurements) + 1}")
-        if any(label == other.run.label for other in self.measurements):
+        if any(label == other.label for other in self.measurements):
             raise UsageProblem(
                 f"two loads of this test are called {label!r}, and would share one baseline",
                 remedies=["name each load: load(..., name='...')"],
             )
         measurement = Measurement(
             self.nodeid,
-            Run(label, self.compare, [], shape.schedule),
+            label,
             targets[0],
             shape,
             _workload_of(targets, shape),
-            self.baseline_store.key_of(self.nodeid, label),
             self.bench,
             self.policy,
             self._goes_on,
+            self.compare,
         )
         # Other loads end before it is measured.
         self.close()
@@ -182,16 +181,16 @@ class TestComparison:
         return measurement
 
     def _take_sessions(self, measurement: Measurement) -> None:
-        policy = self.policy
-        stored = self.baseline_store.find(measurement.baseline_key)
-        wanted = policy.records(stored)
+        wanted = measurement.is_recorded
         # A new recording may have other clocks.
-        clock_mhz = None if wanted else recorded_clock_mhz(measurement, stored)
-        sessions = policy.record_sessions if wanted else 1
-        measurement.run.sessions.extend(self._kept(measurement))
-        while len(measurement.run.sessions) < sessions:
+        clock_mhz = None if wanted else recorded_clock_mhz(measurement)
+        sessions = self.policy.record_sessions if wanted else 1
+        earlier = self._earlier_try(measurement)
+        if earlier is not None:
+            measurement.alone.extend(session for session in earlier.alone if not session.problems)
+        while len(measurement.alone) < sessions:
             if wanted:
-                self.on_look(Look("session", len(measurement.run.sessions) + 1, sessions))
+                self.on_look(Look("session", len(measurement.alone) + 1, sessions))
             else:
                 self._announce("session", 1, 1)
             measurement.take(clock_mhz)
@@ -199,74 +198,54 @@ class TestComparison:
             if measurement.run.invalid or measurement.shared_host():
                 break
 
-    def _begin_against(self, measurement: Measurement, against: Callable[[], ReferenceBuild]) -> None:
-        """Compare with the requested base; if that has no such server, the measurement notes why."""
-        stored = self.baseline_store.find(measurement.baseline_key)
+    def _pair(self, measurement: Measurement, find: Callable[[], ReferenceBuild]) -> bool:
+        """Prepare the comparison with another build; if that is impossible, the measurement notes why."""
+        stored = measurement.stored_here()
         try:
-            measurement.pair_with(against(), stored)
-            self._look_first(measurement, "against")
+            measurement.pair_with(find(), stored)
         except GpuserveError as problem:
-            if measurement.paired is not None and not isinstance(problem, BaseFailed):
-                raise
-            measurement.give_up(Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem)))
+            measurement.absent = not_settled(problem)
+        return measurement.paired is not None
 
-    def _begin_beside_commit(self, measurement: Measurement) -> None:
-        """Begin side by side with the baseline's commit if the stored numbers decide nothing here.
+    def _begins_beside_commit(self, measurement: Measurement) -> bool:
+        """Whether a load is measured beside its baseline's commit at once, because stored numbers decide nothing here.
 
         They decide nothing either if an earlier run has measured rounds of these two builds. A screen after them would
         be a second look, and could pass a REGRESSED build.
         """
-        # If that commit cannot be measured, the measurement notes why.
-        stored, shape = self.baseline_store.find(measurement.baseline_key), measurement.shape
-        if stored is None or self.policy.records(stored) or self.policy.stored_only or not measurement.is_own:
-            return
-        # If the test decides the end of a start, it may count its finished windows.
-        if shape.requests is not None or shape.until is not None or measurement.why_absent(stored):
-            return
-        is_screened = not self._was_paired(measurement) and bool(usable_sessions(measurement, stored).sessions)
-        try:
-            if is_screened and not measurement.has_rounds(stored):
-                return
-            measurement.pair_with_base(stored)
-        except GpuserveError as problem:
-            measurement.absent = None if is_screened else not_settled(problem)
-            return
-        try:
-            self._look_first(measurement, "baseline")
-        except BaseFailed as problem:
-            measurement.give_up(not_settled(problem))
-
-    def _was_paired(self, measurement: Measurement) -> bool:
-        """Whether the test continues a load that began side by side; the host is then not read again."""
-        if self.earlier is None or not self._goes_on:
+        stored, shape = measurement.stored, measurement.shape
+        if stored is None or measurement.is_recorded or self.policy.stored_only or not measurement.is_own:
             return False
-        return any(
-            other.beside == "baseline" and other.baseline_key == measurement.baseline_key
-            for other in self.earlier.measurements
-        )
+        # If the test decides the end of a start, it may count its finished windows.
+        if shape.requests is not None or shape.until is not None or measurement.unlike_stored:
+            return False
+        earlier = self._earlier_try(measurement)
+        if self._goes_on and earlier is not None and earlier.beside == "baseline":
+            # It goes on so, and the host is not read again.
+            return True
+        return not usable_sessions(measurement, stored).sessions or measurement.has_rounds()
+
+    def _earlier_try(self, measurement: Measurement) -> Measurement | None:
+        """The same load in an earlier try of this test."""
+        for other in () if self.earlier is None else self.earlier.measurements:
+            is_same = other.workload.must_match == measurement.workload.must_match
+            if is_same and other.baseline_key == measurement.baseline_key:
+                return other
+        return None
 
     def _look_first(self, measurement: Measurement, beside: ReferenceKind) -> None:
+        """Take the first look beside a base, unless an earlier try has; a base that fails is noted."""
         assert measurement.paired is not None
         measurement.beside = beside
         if measurement.paired.rounds:
-            measurement.show()
-        else:
-            self._announce("round", measurement.paired.next_round, LOOKS[-1][0])
+            return
+        self._announce("round", measurement.paired.next_round, LOOKS[-1][0])
+        try:
             measurement.look()
-
-    def _kept(self, measurement: Measurement) -> list[Session]:
-        """Sound sessions of an earlier try of this test under the same load."""
-        if self.earlier is None:
-            return []
-        for other in self.earlier.measurements:
-            # Rounds are not sessions; the comparison itself keeps them.
-            if (
-                other.beside is None
-                and other.baseline_key == measurement.baseline_key
-                and other.workload.must_match == measurement.workload.must_match
-            ):
-                return [session for session in other.run.sessions if not session.problems]
-        return []
+        except BaseFailed as problem:
+            if beside == "duel":
+                raise
+            measurement.give_up(not_settled(problem))
 
     def _measure_alone(self, measurement: Measurement) -> None:
         """Measure a session of a load that has only been measured beside its baseline's commit.
@@ -277,39 +256,32 @@ class TestComparison:
             return
         self.close()
         measurement.beside = None
-        measurement.run.sessions.clear()
         self._announce("session", 1, 1)
         measurement.take()
 
     def close(self, *, but: Measurement | None = None) -> None:
         """End the loads that comparisons side by side have left running for their next looks, except one."""
         for measurement in self.measurements:
-            if measurement is but:
-                continue
-            if measurement.paired is not None:
+            if measurement is not but and measurement.paired is not None:
                 measurement.paired.stop_load()
-            if measurement.rounds:
-                # Some problems show only at its end, or that of its servers.
-                measurement.show()
 
     # -- comparing
 
-    def compare(self, run: Run, metric: Metric, kind: ReferenceKind, limit: float | None) -> Comparison:
-        """Compare a metric of a run, and measure until it is decided or must stop.
+    def compare(self, measurement: Measurement, metric: Metric, kind: ReferenceKind, limit: float | None) -> Comparison:
+        """Compare a metric of a load, and measure until it is decided or must stop.
 
         Args:
-            run: One of this test's runs.
+            measurement: One of this test's loads.
             metric: The metric.
             kind: ``baseline``; ``limit``, a number in the metric's unit; or ``duel``, a ratio of its two servers.
             limit: The number or ratio; None for a baseline.
 
         Raises:
-            UsageProblem: The run is a duel's, which has no baseline.
+            UsageProblem: The load is a duel's, which has no baseline.
             WaitsForStart: The next look needs a fresh start, and the test has to wait for it.
             ServerFailed: The server could not be started.
             LoadFailed: The load engine failed.
         """
-        measurement = self.of(run)
         holds: bool | None = None
         if kind == "duel":
             judgement = self._settle_beside(measurement, metric, limit=limit)
@@ -326,28 +298,22 @@ class TestComparison:
                 ],
             )
         elif self.bench.against is not None:
-            judgement = self._against(measurement, metric)
-        elif self.policy.records(stored := self.baseline_store.find(measurement.baseline_key)):
-            judgement = judge_recording(measurement, metric, stored)
+            found = self._beside(measurement, metric)
+            if isinstance(found, Reason):
+                found = Judgement.missing(metric, "against", found, value=measurement.value(metric))
+            judgement = found
+        elif measurement.is_recorded:
+            judgement = judge_recording(measurement, metric)
             holds = self.policy.may_record(judgement)
         else:
-            judgement = self._settle(measurement, metric, stored)
+            judgement = self._settle(measurement, metric)
         return self._answer(measurement, judgement, kind, holds=holds)
 
-    def _against(self, measurement: Measurement, metric: Metric) -> Judgement:
-        # A base that could not be started once is not tried again for each metric.
-        if measurement.absent is None:
-            try:
-                return self._settle_beside(measurement, metric)
-            except BaseFailed as problem:
-                measurement.absent = Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
-        return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
-
-    def _settle(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
+    def _settle(self, measurement: Measurement, metric: Metric) -> Judgement:
         """Judge by stored numbers or beside the base commit."""
-        absent = measurement.why_absent(stored)
-        if absent or stored is None:
-            return Judgement.missing(metric, "baseline", *absent, value=measurement.value(metric))
+        stored, unlike = measurement.stored, measurement.unlike_stored
+        if unlike or stored is None:
+            return Judgement.missing(metric, "baseline", *unlike, value=measurement.value(metric))
         usable, screened = Usable(()), None
         if metric.name in OF_ONE_SERVER and not self.policy.one_at_a_time:
             self._measure_alone(measurement)
@@ -359,41 +325,34 @@ class TestComparison:
             screened = screen(measurement, metric, usable)
             if screened is not None and screened.verdict in {Verdict.PASS, Verdict.INVALID}:
                 return _noted(screened, stored)
-        reason = why_alone(measurement, metric)
-        judgement = None if reason else self._paired_with_base(measurement, metric, stored)
-        if judgement is None:
-            reason = reason or measurement.absent
-            assert reason is not None
-            judgement = settled_alone(measurement, metric, stored, usable=usable, screened=screened, reason=reason)
-        return _noted(judgement, stored)
+        found = why_alone(measurement, metric) or self._beside_commit(measurement, metric, stored)
+        if isinstance(found, Reason):
+            found = settled_alone(measurement, metric, stored, usable=usable, screened=screened, reason=found)
+        return _noted(found, stored)
 
-    def _paired_with_base(self, measurement: Measurement, metric: Metric, stored: Stored) -> Judgement | None:
-        """Verdict beside the base commit; None if that is impossible, with a note in the measurement."""
-        if measurement.absent:
-            return None
-        if measurement.paired is None:
-            try:
-                measurement.pair_with_base(stored)
-            except GpuserveError as problem:
-                measurement.absent = not_settled(problem)
-                return None
-        # The earlier measurement stays the run, which judges further metrics: the baseline was measured alone too.
-        alone = list(measurement.run.sessions)
-        try:
-            judgement = self._settle_beside(measurement, metric)
-        except BaseFailed as problem:
-            # The comparison is kept for its measuring time.
-            measurement.absent = not_settled(problem)
-            return None
-        finally:
-            if measurement.beside is None:
-                measurement.run.sessions[:] = alone
+    def _beside_commit(self, measurement: Measurement, metric: Metric, stored: Stored) -> Judgement | Reason:
+        """Judgement beside the baseline's commit, or the reason why that is impossible."""
+        if measurement.paired is None and measurement.absent is None:
+            self._pair(measurement, measurement.base_build)
+        judgement = self._beside(measurement, metric)
+        if isinstance(judgement, Reason):
+            return judgement
         decided = judgement.verdict is Verdict.REGRESSED or judgement.verdict.passes
         told = f"{'settled' if decided else 'looked at'} side by side with the baseline's commit"
         changed = "; ".join(changes_since(stored, self.bench.here))
         text = f"only the code was compared: both builds now have {changed}"
         shared = (Reason(ReasonKind.SHARED_CHANGES, text),) if changed else ()
         return judgement.because(Reason(ReasonKind.SIDE_BY_SIDE, told), *shared)
+
+    def _beside(self, measurement: Measurement, metric: Metric) -> Judgement | Reason:
+        """Judgement beside another build, or the reason why that cannot be measured, which holds for all metrics."""
+        if measurement.absent is None:
+            try:
+                return self._settle_beside(measurement, metric)
+            except BaseFailed as problem:
+                # The comparison is kept for its measuring time.
+                measurement.absent = not_settled(problem)
+        return measurement.absent
 
     def _settle_beside(self, measurement: Measurement, metric: Metric, *, limit: float | None = None) -> Judgement:
         """Judge a load beside its base and measure to the next look, until it is decided or must stop.
@@ -481,26 +440,6 @@ class TestComparison:
 
     # -- telling what came of it
 
-    def has(self, run: Run) -> bool:
-        """Whether a run is one of this test's."""
-        return any(measurement.run is run for measurement in self.measurements)
-
-    def of(self, run: Run) -> Measurement:
-        """The load with this run."""
-        return next(measurement for measurement in self.measurements if measurement.run is run)
-
-    def compared(self, run: Run, judgement: Judgement) -> tuple[Sequence[Session], Sequence[Session]]:
-        """Compared sessions of a judgement: the reference's and the run's; empty without a comparison."""
-        measurement = self.of(run)
-        if judgement.reference_kind in {"against", "duel"} and measurement.paired is not None:
-            return measurement.paired.sessions("base"), measurement.paired.sessions("candidate")
-        stored = self.baseline_store.find(measurement.baseline_key)
-        if stored is None or measurement.run.invalid or judgement.reference_kind != "baseline":
-            return (), ()
-        usable = usable_sessions(measurement, stored).sessions
-        # Changes on a host of another speed moved with the host.
-        return ([session for _, session in usable], measurement.run.sessions) if usable else ((), ())
-
     def unjudged_problems(self) -> list[str]:
         """Problems of runs without any comparison; a test must not pass over them.
 
@@ -520,12 +459,15 @@ class TestComparison:
         return "; ".join(dict.fromkeys(self._skips))
 
     def record(self) -> list[str]:
-        """Write the baselines of this test's comparisons, if this is a recording; return a report, also of proposals.
+        """Write the baselines of this test's comparisons, if this is a recording; return a report.
 
         Raises:
             BaselineUnusable: A file cannot be read or written.
         """
-        return [] if self.bench.against is not None else record(self.measurements, self.baseline_store)
+        if self.bench.against is not None:
+            return []
+        # All loads of a test have one file.
+        return [line for measurement in self.measurements for line in record(measurement)]
 
 
 def _workload_of(targets: Sequence[Target], shape: LoadShape) -> Workload:

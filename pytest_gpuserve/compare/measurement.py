@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import InitVar, dataclass, field, replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit
 from pytest_gpuserve.builds.checkout import NoCheckout
 from pytest_gpuserve.builds.worktree import RevisionUnknown
+from pytest_gpuserve.compare.assertions import Run
 from pytest_gpuserve.compare.baseline_store import why_absent
-from pytest_gpuserve.compare.side_by_side import KEPT_IN_RUN, Memory, SideBySide
+from pytest_gpuserve.compare.side_by_side import SideBySide
+from pytest_gpuserve.device.host_speed import read_speed
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.sampling import take_session
@@ -19,11 +21,11 @@ from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.validity import late_share_within
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value, value_of_starts
 from pytest_gpuserve.report.results import RunResult
-from pytest_gpuserve.store.files import same_recording
-from pytest_gpuserve.store.kept import Pair, Subject
+from pytest_gpuserve.store.baseline import same_recording
+from pytest_gpuserve.store.kept import Memory, Pair, Subject
 from pytest_gpuserve.units import format_value
+from pytest_gpuserve.verdict.evidence import learn_prior
 from pytest_gpuserve.verdict.metric import METRICS, log_cost, requests_needed
-from pytest_gpuserve.verdict.paired import learn_prior
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.verdict import Verdict
 
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
-    from pytest_gpuserve.compare.assertions import Run
-    from pytest_gpuserve.compare.baseline_store import BaselineKey, Workload
+    from pytest_gpuserve.compare.assertions import Comparison
+    from pytest_gpuserve.compare.baseline_store import BaselineKey, BaselineStore, Workload
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Target
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.store.kept import KeptFolder
+    from pytest_gpuserve.verdict.evidence import Prior, RoundPoint
     from pytest_gpuserve.verdict.metric import Metric
-    from pytest_gpuserve.verdict.paired import Prior, RoundPoint
     from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind
 
 
@@ -81,10 +83,6 @@ class Policy:
     def tolerance_of(self, metric: Metric) -> float:
         """The tolerance of a metric, as the test states it."""
         return self.tolerances.get(metric.name, metric.default_tolerance)
-
-    def records(self, stored: Stored | None) -> bool:
-        """Whether this run records a load with this present baseline."""
-        return self.record_all or (self.record_new and stored is None)
 
     def may_record(self, judgement: Judgement) -> bool:
         """Whether a load with this judgement may be recorded."""
@@ -127,10 +125,10 @@ class Bench:
 
     Args:
         here: The circumstances.
+        baselines: The baselines of the device.
         reference_builds: Prepares other revisions.
         kept: Keeps rounds from run to run, or None.
         progress: Shown the progress of the loads.
-        read_host: Reads the speed of the host; None if that is unknown, or does not matter.
         against: Gives the requested base of every comparison; None for stored baselines.
         starts: Owns the servers that comparisons share; its creator ends it.
 
@@ -139,10 +137,10 @@ class Bench:
     """
 
     here: RunEnvironment
+    baselines: BaselineStore
     reference_builds: ReferenceBuilds
     kept: KeptFolder | None
     progress: Progress
-    read_host: Callable[[], float | None]
     against: Callable[[], ReferenceBuild] | None
     starts: SharedStarts
     memories: dict[tuple[str, str], Memory] = field(default_factory=dict, init=False)
@@ -154,17 +152,20 @@ class Measurement:
 
     Args:
         nodeid: The test.
-        run: The test's view of the load.
+        label: Distinguishes several loads of the test; empty for the first.
         target: Requests and their server.
         shape: Schedule and length of the load.
         workload: Description for a baseline.
-        baseline_key: Place of its baseline.
         bench: See there.
         policy: See there.
         goes_on: Whether the test has waited for a start, and runs again on it.
+        judge: Answers a comparison of the run: of a metric with a baseline (None), a limit or the ratio of a duel.
 
     Attributes:
-        seconds: Measuring time without a base.
+        run: The test's view of the load.
+        baseline_key: Place of its baseline.
+        alone: Sessions that were measured alone.
+        seconds: Their measuring time.
         interrupted: Whether Ctrl-C cut it short.
         answers: The last answer to each comparison: of a metric, with its baseline, a limit or a duel's opponent.
         paired: The comparison with its base side by side, or None.
@@ -173,14 +174,17 @@ class Measurement:
     """
 
     nodeid: str
-    run: Run
+    label: str
     target: Target
     shape: LoadShape
     workload: Workload
-    baseline_key: BaselineKey
     bench: Bench
     policy: Policy
     goes_on: bool
+    judge: InitVar[Callable[[Measurement, Metric, ReferenceKind, float | None], Comparison]]
+    run: Run = field(init=False)
+    baseline_key: BaselineKey = field(init=False)
+    alone: list[Session] = field(default_factory=list, init=False)
     seconds: float = field(default=0.0, init=False)
     interrupted: bool = field(default=False, init=False)
     answers: dict[tuple[str, ReferenceKind], Judgement] = field(default_factory=dict, init=False)
@@ -188,6 +192,79 @@ class Measurement:
     absent: Reason | None = field(default=None, init=False)
     beside: ReferenceKind | None = field(default=None, init=False)
     _reading: list[float | None] = field(default_factory=list, init=False)
+
+    def __post_init__(self, judge: Callable[[Measurement, Metric, ReferenceKind, float | None], Comparison]) -> None:
+        self.run = Run(self.label, partial(judge, self), lambda: self.sessions, self.shape.schedule)
+        self.baseline_key = self.bench.baselines.key_of(self.nodeid, self.label)
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        """Sessions of the run: measured alone, or the candidate's beside the base of its first look."""
+        if self.beside is None or self.paired is None:
+            return self.alone
+        return self.paired.sessions("candidate")
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """Rounds of the run; empty if it was measured alone."""
+        return self.paired.rounds if self.beside is not None and self.paired is not None else ()
+
+    # -- its baseline
+
+    @property
+    def stored(self) -> Stored | None:
+        """Its baseline, with any workload. Raises `BaselineUnusable` for a file that cannot be read or trusted."""
+        return self.bench.baselines.find(self.baseline_key)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether this run records it."""
+        return self.policy.record_all or (self.policy.record_new and self.stored is None)
+
+    @property
+    def unlike_stored(self) -> tuple[Reason, ...]:
+        """Reasons why it has no baseline to compare with; empty if it has one."""
+        return why_absent(self.bench.here, self.baseline_key, self.workload, self.stored)
+
+    def stored_here(self) -> Sequence[Session]:
+        """Stored sessions of the same load on this host; empty if they do not count, as on ``cpu``."""
+        here, stored = self.bench.here, self.stored
+        if stored is None or stored.entry.host.id != here.host.id or not may_screen(here.device) or self.unlike_stored:
+            return ()
+        return stored.sessions
+
+    @property
+    def is_base_build(self) -> bool:
+        """Whether this run measures the recorded build, or that of its base commit, with the same packages."""
+        here, stored = self.bench.here, self.stored
+        if stored is None or here.revision.content is None or stored.entry.software != here.software:
+            return False
+        if stored.entry.content == here.revision.content:
+            return True
+        try:
+            return self.bench.reference_builds.content_of(self._base_commit()) == here.revision.content
+        except GpuserveError:
+            return False
+
+    def base_build(self) -> ReferenceBuild:
+        """The build of the commit that brought its baseline into git.
+
+        Raises:
+            GpuserveError: The commit is unknown, or git lacks it.
+        """
+        return self.bench.reference_builds.find(
+            revision=self._base_commit(), python=None, called="the baseline's commit"
+        )
+
+    def _base_commit(self) -> str:
+        path, entry = self.baseline_key.path, self.baseline_key.entry
+        try:
+            return self.bench.reference_builds.base_of(path, same_recording(path.read_bytes(), entry))
+        except NotInGit as problem:
+            if self.stored is not None and self.stored.entry.commit is not None:
+                return self.stored.entry.commit
+            where = "outside git or with uncommitted changes"
+            raise NotInGit(f"{problem.summary}, and the entry was recorded {where}") from problem
 
     # -- alone
 
@@ -201,9 +278,9 @@ class Measurement:
         began = time.monotonic()
 
         def keep(session: Session) -> None:
-            self.run.sessions.append(replace(session, host_reading=reading))
+            self.alone.append(replace(session, host_reading=reading))
 
-        if self.bench.starts.make_room() or self.run.sessions:
+        if self.bench.starts.make_room() or self.alone:
             # The host was read beside running servers, or for another session.
             self._reading.clear()
         reading = self.host_reading()
@@ -222,14 +299,15 @@ class Measurement:
         return bool(self.target.server.kind.python)
 
     def host_reading(self) -> float | None:
-        """Speed of the host before its next session, read once; None if unknown."""
+        """Speed of the host before its next session, read once; None if it is unknown, or does not matter."""
         if not self._reading:
-            self._reading.append(self.bench.read_host() if self.is_own else None)
+            matters = self.is_own and may_screen(self.bench.here.device)
+            self._reading.append(read_speed() if matters else None)
         return self._reading[0]
 
     def shared_host(self) -> Reason | None:
         """Reason that other processes used too much of the host during a start; None if they did not."""
-        starts = (start for session in self.run.sessions for start in session.starts)
+        starts = (start for session in self.sessions for start in session.starts)
         taken = max((start.foreign_cores for start in starts), default=0.0)
         if taken <= self.policy.foreign_cores:
             return None
@@ -241,78 +319,44 @@ class Measurement:
 
     # -- side by side
 
-    @property
-    def rounds(self) -> Sequence[Round]:
-        """Rounds of the run; empty if it was measured alone."""
-        return self.paired.rounds if self.beside is not None and self.paired is not None else ()
-
-    def pair_with(self, build: ReferenceBuild, stored: Stored | None) -> None:
+    def pair_with(self, build: ReferenceBuild, stored: Sequence[Session]) -> None:
         """Prepare the comparison with the server of another revision or interpreter.
 
         Args:
             build: The other build.
-            stored: The load's baseline, which tells the spread between starts if it is comparable.
+            stored: See `stored_here`; they tell the spread between starts.
 
         Raises:
             NotInRevision: The other build has no such server.
             GpuserveError: Its server cannot be determined.
         """
-        base = self.target.relocated(build.relocation)
-        paired = self._side_by_side(base, stored, kind="against", name=build.name, identity=build.identity)
-        paired.options = build.options
-        if build.content is not None and build.content == self.bench.here.revision.content:
-            paired.compare_one_build(build.left_out)
-        self.paired = paired
-
-    def pair_with_base(self, stored: Stored) -> None:
-        """Prepare the comparison with the server of the commit that brought the load's baseline into git.
-
-        Raises:
-            GpuserveError: The commit is unknown, git lacks it, or it has no such server; see `not_settled`.
-        """
-        self.pair_with(self._base_build(stored), stored)
+        base, here = self.target.relocated(build.relocation), self.bench.here
+        is_one_build = build.content is not None and build.content == here.revision.content
+        self._pair(
+            base,
+            "against",
+            build.name,
+            self._memory(build.identity),
+            stored=stored,
+            options=build.options,
+            left_out=build.left_out if is_one_build else None,
+        )
 
     def pair_with_server(self, opponent: Target) -> None:
         """Prepare the comparison with another server of this checkout."""
-        self.paired = self._side_by_side(opponent, None, kind="duel", name="its opponent", identity="duel")
+        self._pair(opponent, "duel", "its opponent", self._memory("duel"))
 
-    def has_rounds(self, stored: Stored) -> bool:
-        """Whether rounds beside its baseline's commit were measured in this run, or kept by an earlier one.
-
-        Raises:
-            GpuserveError: See `pair_with_base`.
-        """
-        return bool(self._memory(self._base_build(stored).identity).rounds)
-
-    def is_base_build(self, stored: Stored) -> bool:
-        """Whether this run measures the recorded build, or that of its base commit, with the same packages."""
-        here = self.bench.here
-        if here.revision.content is None or stored.entry.software != here.software:
-            return False
-        if stored.entry.content == here.revision.content:
-            return True
+    def has_rounds(self) -> bool:
+        """Whether rounds beside its baseline's commit were measured in this run, or kept by an earlier one."""
         try:
-            return self.bench.reference_builds.content_of(self._base_commit(stored)) == here.revision.content
+            return bool(self._memory(self.base_build().identity).rounds)
         except GpuserveError:
             return False
 
-    def _base_build(self, stored: Stored) -> ReferenceBuild:
-        commit = self._base_commit(stored)
-        return self.bench.reference_builds.find(revision=commit, python=None, called="the baseline's commit")
-
-    def _base_commit(self, stored: Stored) -> str:
-        path, entry = self.baseline_key.path, self.baseline_key.entry
-        try:
-            return self.bench.reference_builds.base_of(path, same_recording(path.read_bytes(), entry))
-        except NotInGit as problem:
-            if stored.entry.commit is not None:
-                return stored.entry.commit
-            where = "outside git or with uncommitted changes"
-            raise NotInGit(f"{problem.summary}, and the entry was recorded {where}") from problem
-
     def _memory(self, identity: str) -> Memory:
+        """What is known of the comparison with this base."""
         here = self.bench.here
-        subject = Subject(self.nodeid, self.run.label, here.host.id, here.device_kind, dict(self.workload.must_match))
+        subject = Subject(self.nodeid, self.label, here.host.id, here.device_kind, dict(self.workload.must_match))
         content = here.revision.content
         pair = None if content is None else Pair(subject, identity, content, dict(here.software))
         # A retry within this run goes on too, even if no folder keeps rounds.
@@ -321,15 +365,23 @@ class Measurement:
             self.bench.memories[known] = Memory(self.bench.kept, pair)
         return self.bench.memories[known]
 
-    def _side_by_side(
-        self, base: Target, stored: Stored | None, *, kind: ReferenceKind, name: str, identity: str
-    ) -> SideBySide:
-        here, memory = self.bench.here, self._memory(identity)
-        seed = f"{self.nodeid} {self.run.label} {here.revision.content or here.occasion}"
+    def _pair(
+        self,
+        base: Target,
+        kind: ReferenceKind,
+        name: str,
+        memory: Memory,
+        *,
+        stored: Sequence[Session] = (),
+        options: tuple[str, ...] = (),
+        left_out: Sequence[str] | None = None,
+    ) -> None:
+        here = self.bench.here
+        seed = f"{self.nodeid} {self.label} {here.revision.content or here.occasion}"
         # Problems at the end of servers that this load was measured on are known before it goes on.
         self.bench.starts.end_used(seed)
         if not self.goes_on:
-            memory.late, memory.limits = (), {}
+            memory.begin_try()
         pairing = Pairing(
             base,
             self.target,
@@ -341,20 +393,19 @@ class Measurement:
             seed=seed,
             starts=self.bench.starts,
         )
-        in_run = KEPT_IN_RUN if memory.rounds and not self.goes_on else None
-        teaches = stored is not None and may_screen(here.device) and not self.why_absent(stored)
-        return SideBySide(
-            pairing,
+        self.paired = SideBySide(
+            pairing=pairing,
             kind=kind,
             name=name,
             memory=memory,
-            prior_of=_priors(stored if teaches else None, here.host.id, memory.past()),
+            prior_of=_priors(stored, memory.past()),
             most_foreign_cores=self.shape.foreign_cores,
-            kept=memory.remark or in_run,
+            options=options,
+            left_out=left_out,
         )
 
     def look(self) -> None:
-        """Measure to the next look beside its base, and add that to the run.
+        """Measure to the next look beside its base.
 
         Raises:
             BaseFailed: The base could not be started.
@@ -367,13 +418,6 @@ class Measurement:
         except KeyboardInterrupt:
             self.interrupted = True
             raise
-        finally:
-            self.show()
-
-    def show(self) -> None:
-        """Add the measurement beside the base to the run."""
-        assert self.paired is not None
-        self.run.sessions[:] = self.paired.sessions("candidate")
 
     def give_up(self, absent: Reason) -> None:
         """Note why its base cannot be measured, after a first look at it that failed; that time is the test's."""
@@ -383,10 +427,6 @@ class Measurement:
 
     # -- results
 
-    def why_absent(self, stored: Stored | None) -> tuple[Reason, ...]:
-        """Reason why the load has no reference to compare with; empty if it has one."""
-        return why_absent(self.bench.here, self.baseline_key, self.workload, stored)
-
     @property
     def all_seconds(self) -> float:
         """Measuring time, alone and side by side."""
@@ -395,13 +435,13 @@ class Measurement:
     def value(self, metric: Metric) -> float | None:
         """The metric over the whole measurement; None if unknown."""
         try:
-            return pooled_value(metric, self.run.sessions)
+            return pooled_value(metric, self.sessions)
         except NotMeasured:
             return None
 
     def so_far(self) -> str:
         """One line on the measurement of a load that was cut short."""
-        windows = [window for session in self.run.sessions for window in session.windows]
+        windows = [window for session in self.sessions for window in session.windows]
         requests = sum(window.requests for window in windows)
         values = ", ".join(
             f"{metric.name} {format_value(value, metric.unit)}"
@@ -416,8 +456,8 @@ class Measurement:
         kind, source, paired = self.target.server.kind, self.shape.source, self.paired
         engine = {} if source is LOCAL else {"engine": source.name, "workers": str(self.shape.processes)}
         return RunResult(
-            label=self.run.label,
-            sessions=tuple(self.run.sessions),
+            label=self.label,
+            sessions=tuple(self.sessions),
             judgements=tuple(self.answers.values()),
             load={**self.shape.workload(), **self.target.fingerprint(), **engine},
             server={**kind.workload(), **self.workload.information},
@@ -443,15 +483,12 @@ def not_settled(problem: GpuserveError) -> Reason:
     return Reason(kind, f"the verdict could not be settled side by side: {text}")
 
 
-def _priors(
-    stored: Stored | None, host: str, past: Mapping[str, Sequence[Sequence[RoundPoint]]]
-) -> Callable[[Metric], Prior]:
+def _priors(stored: Sequence[Session], past: Mapping[str, Sequence[Sequence[RoundPoint]]]) -> Callable[[Metric], Prior]:
     """Prior of each metric's spread between starts, learned when it is first used."""
 
     @lru_cache
     def prior_of(metric: Metric) -> Prior:
-        sessions = stored.sessions if stored is not None and stored.entry.host.id == host else ()
-        return learn_prior(metric, _costs_of_starts(metric, sessions), past.get(metric.name, ()))
+        return learn_prior(metric, _costs_of_starts(metric, stored), past.get(metric.name, ()))
 
     return prior_of
 

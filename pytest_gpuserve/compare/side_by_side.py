@@ -4,93 +4,46 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpuserve.compare.one_build import judge_one_build
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, pooled_value
 from pytest_gpuserve.measure.rounds import ARMS, round_point
 from pytest_gpuserve.measure.steady import MATERIAL_CHANGE
 from pytest_gpuserve.measure.work import unknown_work, unlike_work
 from pytest_gpuserve.store.kept import KeptMetric
-from pytest_gpuserve.verdict.metric import COLD_START, METRICS
-from pytest_gpuserve.verdict.paired import (
-    blocks_worth_a_start,
-    paired_evidence,
-    paired_limit,
-)
-from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from pytest_gpuserve.verdict.sequential import (
+from pytest_gpuserve.units import format_change
+from pytest_gpuserve.verdict.evidence import (
     BLOCKS,
     FIRST_BLOCKS,
     FIRST_WORTH,
     LEVELS,
     LOOKS,
+    blocks_worth_a_start,
     first_look,
     look_index,
+    paired_evidence,
+    paired_limit,
 )
+from pytest_gpuserve.verdict.metric import COLD_START, METRICS
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.measure.rounds import Arm, Round
     from pytest_gpuserve.measure.window import Session, Streams
-    from pytest_gpuserve.store.kept import KeptFolder, Pair
+    from pytest_gpuserve.store.kept import Memory
+    from pytest_gpuserve.verdict.evidence import Prior, RoundPoint
     from pytest_gpuserve.verdict.metric import Metric
-    from pytest_gpuserve.verdict.paired import Prior, RoundPoint
     from pytest_gpuserve.verdict.verdict import ReferenceKind
 
 
-KEPT_IN_RUN: Final = Reason(ReasonKind.KEPT, "decided by an earlier try in this run, and kept: a retry continues it")
-
-
-class Memory:
-    """Rounds of one pair, from one try of a test to the next, and from one run of pytest to the next.
-
-    Args:
-        folder: Folder of the rounds; None to forget them with this run.
-        pair: The pair; None if a build cannot be identified, so that rounds end with this run.
-
-    Attributes:
-        rounds: Rounds of earlier tries of this pair.
-        metrics: Their results, by the metric's name.
-        remark: Time of these, and how to forget them, for a verdict that stems from them; None without earlier runs.
-        round_seconds: Duration of the last round in this run; 0 without one.
-        late: Shutdown problems that discarded a round in this try.
-        limits: Ratios that were shown in this try to hold a limit or to miss it.
-    """
-
-    def __init__(self, folder: KeptFolder | None, pair: Pair | None) -> None:
-        self._folder = folder
-        self._pair = pair
-        self.rounds: Sequence[Round] = ()
-        self.metrics: Mapping[str, KeptMetric] = {}
-        self.remark: Reason | None = None
-        self.round_seconds = 0.0
-        self.late: tuple[Reason, ...] = ()
-        self.limits: dict[tuple[str, float], Judgement] = {}
-        kept = None if folder is None or pair is None else folder.load(pair)
-        if kept is not None:
-            self.rounds, self.metrics = kept.rounds, kept.metrics
-            text = (
-                f"decided at {kept.at} for this very pair of builds, and kept: a re-run continues the last one;"
-                " `--cache-clear` forgets it"
-            )
-            self.remark = Reason(ReasonKind.KEPT, text)
-
-    def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
-        """Store the present state."""
-        self.rounds, self.metrics = tuple(rounds), dict(metrics)
-        if self._folder is not None and self._pair is not None:
-            self._folder.save(self._pair, rounds, metrics)
-
-    def past(self) -> Mapping[str, list[list[RoundPoint]]]:
-        """Rounds of other pairs under the same load on this device and host, for each metric."""
-        return {} if self._folder is None or self._pair is None else self._folder.past(self._pair)
-
+MOST_NAMED: Final = 3
+"""Number of left out files that a reason names."""
 
 NOT_LOOKED_AT: Final = Reason(ReasonKind.NOT_LOOKED_AT, "no result yet: p99 needs a full round, a cold start two")
 LOOKED_BEFORE: Final = Reason(ReasonKind.LOOKED_BEFORE, "this look was taken before, and did not decide it")
@@ -163,6 +116,7 @@ class _Seen(NamedTuple):
     points: Sequence[RoundPoint]
 
 
+@dataclass(eq=False, kw_only=True)
 class SideBySide:
     """The comparison of a load with its base.
 
@@ -173,61 +127,41 @@ class SideBySide:
         memory: Remembers the comparison for a re-run.
         prior_of: Prior of each metric's spread between starts.
         most_foreign_cores: A round in which others took more of the host is evidence, but teaches nothing about starts.
-        kept: Remark on a verdict from an earlier try, or None.
+        options: Options that compare with this base again; empty if none do.
+        left_out: Ignored files that the base does not have, if both servers are one build, so that neither can be worse
+            or better; None for two builds.
 
     Attributes:
-        name: See above.
-        options: Options that compare with this base again; empty if none do.
         seconds: Measuring time in this run.
     """
 
-    def __init__(
-        self,
-        pairing: Pairing,
-        *,
-        kind: ReferenceKind,
-        name: str,
-        memory: Memory,
-        prior_of: Callable[[Metric], Prior],
-        most_foreign_cores: float = math.inf,
-        kept: Reason | None = None,
-    ) -> None:
-        self.name = name
-        self.options: tuple[str, ...] = ()
-        self.seconds = 0.0
-        self._pairing = pairing
-        self._kind = kind
-        self._memory = memory
-        self._prior_of = prior_of
-        self._most_foreign_cores = most_foreign_cores
-        self._kept_remark = () if kept is None else (kept,)
-        # Problems of its earlier rounds: those of these rounds are in the rounds themselves.
-        self._late = memory.late
+    pairing: Pairing
+    kind: ReferenceKind
+    name: str
+    memory: Memory
+    prior_of: Callable[[Metric], Prior]
+    most_foreign_cores: float = math.inf
+    options: tuple[str, ...] = ()
+    left_out: Sequence[str] | None = None
+    seconds: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
         self._last_seconds = 0.0
-        self._round_seconds = memory.round_seconds
-        self._left_out: Sequence[str] | None = None
-        self._earlier = memory.metrics
-        self._metrics = dict(memory.metrics)
-
-    def compare_one_build(self, left_out: Sequence[str]) -> None:
-        """Declare both servers to be one build, so that neither can be worse or better.
-
-        Args:
-            left_out: Ignored files that the base does not have.
-        """
-        self._left_out = left_out
+        self._earlier = self.memory.metrics
+        self._metrics = dict(self._earlier)
 
     # -- measuring
 
     @property
     def rounds(self) -> Sequence[Round]:
         """All rounds, including those of earlier runs of this pair."""
-        return self._pairing.rounds
+        return self.pairing.rounds
 
     @property
     def problems(self) -> tuple[Reason, ...]:
         """Reasons why the comparison proves nothing; empty if it is valid."""
-        return (*self._late, *(problem for measured in self.rounds for problem in measured.problems))
+        of_rounds = (problem for measured in self.rounds for problem in measured.problems)
+        return tuple(dict.fromkeys((*self.memory.late, *of_rounds)))
 
     def _problems_of(self, metric: Metric) -> tuple[Reason, ...]:
         """Such reasons for one metric: metrics of answers are not compared if the work differs."""
@@ -247,7 +181,7 @@ class SideBySide:
     @property
     def exhausted(self) -> bool:
         """Whether the last look was taken."""
-        return len(self.rounds) >= LOOKS[-1][0] and not self._pairing.blocks_of_open_round
+        return len(self.rounds) >= LOOKS[-1][0] and not self.pairing.blocks_of_open_round
 
     @property
     def next_round(self) -> int:
@@ -257,17 +191,17 @@ class SideBySide:
     @property
     def wants_start(self) -> bool:
         """Whether the next look needs a fresh start of both servers, after a round that this test has just taken."""
-        return self.seconds > 0 and not self._goes_on and not self._pairing.one_at_a_time
+        return self.seconds > 0 and not self._goes_on and not self.pairing.one_at_a_time
 
     @property
     def next_seconds(self) -> float:
         """Estimated time to the next look, from the last one, or the last round."""
-        return self._last_seconds if self._goes_on else self._round_seconds
+        return self._last_seconds if self._goes_on else self.memory.round_seconds
 
     @property
     def _goes_on(self) -> bool:
         """Whether the next look takes more blocks of running servers."""
-        return bool(self._pairing.blocks_of_open_round) and not self._is_half_enough
+        return bool(self.pairing.blocks_of_open_round) and not self._is_half_enough
 
     @property
     def _is_half_enough(self) -> bool:
@@ -275,9 +209,9 @@ class SideBySide:
         undecided = {METRICS[name]: asked for name, asked in self._metrics.items() if asked.decision is None}
         # A metric that waits for a whole round, such as p99, gets it from the next start, if another metric needs that.
         looked_at = {metric: asked for metric, asked in undecided.items() if asked.looks}
-        start_in_blocks = self._pairing.start_in_blocks
+        start_in_blocks = self.pairing.start_in_blocks
         return bool(looked_at) and all(
-            _worth(metric, self.rounds[0], asked.tolerance, self._prior_of(metric), start_in_blocks) <= FIRST_WORTH
+            _worth(metric, self.rounds[0], asked.tolerance, self.prior_of(metric), start_in_blocks) <= FIRST_WORTH
             for metric, asked in looked_at.items()
         )
 
@@ -292,34 +226,33 @@ class SideBySide:
         began = time.monotonic()
         first = not self.rounds
         goes_on = self._goes_on
-        self._pairing.on_late_trouble = self._hear_late
+        self.pairing.on_late_trouble = self._hear_late
         try:
             if not goes_on:
-                self._round_seconds = 0.0
-                if self._pairing.blocks_of_open_round:
-                    self._pairing.close()
+                self.memory.round_seconds = 0.0
+                if self.pairing.blocks_of_open_round:
+                    self.pairing.close()
                 # Problems that showed only at its end are known before another round is measured in vain.
                 if self.problems:
                     return
-            self._pairing.measure(FIRST_BLOCKS if first else BLOCKS)
+            self.pairing.measure(FIRST_BLOCKS if first else BLOCKS)
         except BaseException:
             if self.problems:
                 self._save()
             raise
         finally:
             self._last_seconds = time.monotonic() - began
-            self._round_seconds += self._last_seconds
+            self.memory.round_seconds += self._last_seconds
             self.seconds += self._last_seconds
-            self._memory.round_seconds = self._round_seconds
         self._save()
 
     def _hear_late(self) -> None:
-        self._memory.late = self.problems
+        self.memory.late = self.problems
         self._save()
 
     def stop_load(self) -> None:
         """End the load; a further look begins with a fresh round. Problems at its servers' end invalidate the last."""
-        self._pairing.close()
+        self.pairing.close()
 
     def sessions(self, arm: Arm) -> list[Session]:
         """Record of one server, in the form of a load that was measured alone."""
@@ -330,7 +263,7 @@ class SideBySide:
     def judge(self, metric: Metric, tolerance: float) -> Judgement:
         """Judge the measurement so far; a decision stays for any later measurement."""
         if problems := self._problems_of(metric):
-            return Judgement.invalid(metric, self._kind, *problems, value=self._value(metric, "candidate"))
+            return Judgement.invalid(metric, self.kind, *problems, value=self._value(metric, "candidate"))
         asked = self._metrics.get(metric.name)
         if asked is None or asked.tolerance != tolerance:
             # Another tolerance is another comparison: its looks begin anew, on the same data.
@@ -339,8 +272,8 @@ class SideBySide:
         if isinstance(seen, Judgement):
             return seen
         judgement = self._judged(metric, seen, asked)
-        if self._left_out is not None:
-            judgement = judge_one_build(judgement, self._left_out)
+        if self.left_out is not None:
+            judgement = judge_one_build(judgement, self.left_out)
         return judgement.because(*self._unknown_work(metric))
 
     def judge_limit(self, metric: Metric, limit: float) -> Judgement:
@@ -351,12 +284,12 @@ class SideBySide:
             limit: Smallest ratio if more of the metric is better, else the largest one.
         """
         if problems := self._problems_of(metric):
-            return Judgement.invalid(metric, self._kind, *problems, reference=limit)
-        known = self._memory.limits.get((metric.name, limit))
+            return Judgement.invalid(metric, self.kind, *problems, reference=limit)
+        known = self.memory.limits.get((metric.name, limit))
         if known is None:
             known = self._judged_limit(metric, limit)
             if known.verdict in {Verdict.PASS, Verdict.REGRESSED}:
-                self._memory.limits[metric.name, limit] = known
+                self.memory.limits[metric.name, limit] = known
         return known.because(*self._unknown_work(metric))
 
     def _judged_limit(self, metric: Metric, limit: float) -> Judgement:
@@ -365,21 +298,20 @@ class SideBySide:
             return seen
         allowed = -math.log(limit) if metric.higher_is_better else math.log(limit)
         evidence = paired_limit(
-            metric, seen.points, self._prior_of(metric), limit_log_cost=allowed, levels=LEVELS[seen.look]
+            metric, seen.points, self.prior_of(metric), limit_log_cost=allowed, levels=LEVELS[seen.look]
         )
         reasons = evidence.remarks(metric)
         change = metric.change_of(evidence.estimate)
-        low, high = (metric.change_of(bound) for bound in evidence.interval)
         return Judgement(
             metric,
             evidence.verdict,
-            self._kind,
+            self.kind,
             value=None if change is None else 1 + change,
             reference=limit,
             change=change,
-            interval=None if low is None or high is None else (min(low, high), max(low, high)),
+            interval=evidence.changes(metric),
             rounds=len(seen.points),
-            reasons=reasons if self.seconds else (*reasons, *self._kept_remark),
+            reasons=reasons if self.seconds else (*reasons, *self.memory.remark),
             windows=windows_of(seen.rounds),
         )
 
@@ -388,7 +320,7 @@ class SideBySide:
     ) -> _Seen | Judgement:
         """Data of a look, by default the one that is due; a judgement if it has none."""
         if metric.name == COLD_START:
-            self._pairing.starts_together = False
+            self.pairing.starts_together = False
         look = self._look() if look is None else look
         if look is None or look < first_look(metric) or not judged_rounds(metric, self.rounds):
             return self._undecided(metric, limit=limit)
@@ -398,9 +330,9 @@ class SideBySide:
         except TooFewRequests as problem:
             if look == 0:
                 return self._undecided(metric, limit=limit)
-            return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reference=limit, reasons=(problem.reason,))
+            return Judgement(metric, Verdict.INCONCLUSIVE, self.kind, reference=limit, reasons=(problem.reason,))
         except NotMeasured as problem:
-            return Judgement.invalid(metric, self._kind, problem.reason, reference=limit)
+            return Judgement.invalid(metric, self.kind, problem.reason, reference=limit)
 
     def _look(self) -> int | None:
         """The look that is due now; None if a round was broken off."""
@@ -413,14 +345,14 @@ class SideBySide:
         evidence = paired_evidence(
             metric,
             seen.points,
-            self._prior_of(metric),
+            self.prior_of(metric),
             most_growth=metric.growth(asked.tolerance),
             levels=LEVELS[seen.look],
         )
         verdict = evidence.verdict
         reasons: tuple[Reason, ...] = ()
         if asked.decision is not None:
-            verdict, reasons = asked.decision, self._kept_remark if asked is self._earlier.get(metric.name) else ()
+            verdict, reasons = asked.decision, self.memory.remark if asked is self._earlier.get(metric.name) else ()
         elif seen.look in asked.looks:
             # Later knowledge about other starts must not decide a look that is over.
             reasons = () if verdict is Verdict.INCONCLUSIVE else (LOOKED_BEFORE,)
@@ -433,7 +365,7 @@ class SideBySide:
             metric,
             evidence,
             verdict=verdict,
-            reference_kind=self._kind,
+            reference_kind=self.kind,
             value=_value_of(metric, seen.rounds, "candidate"),
             rounds=len(seen.points),
             windows=windows_of(seen.rounds),
@@ -448,7 +380,7 @@ class SideBySide:
         return Judgement(
             metric,
             Verdict.INCONCLUSIVE,
-            self._kind,
+            self.kind,
             value=value,
             reference=reference,
             rounds=len(self.rounds),
@@ -471,20 +403,20 @@ class SideBySide:
         if self._unlike_work() is not None:
             # Not the result of a round by itself.
             sound = []
-        if self._left_out is not None and any(
+        if self.left_out is not None and any(
             each.decision is not None and each.decision.is_claim for each in self._metrics.values()
         ):
             # Its cause is outside git, and may differ the next time.
             sound = []
-        if sound or self._memory.rounds:
-            self._memory.save(sound, {name: self._kept(name, sound) for name in self._metrics})
+        if sound or self.memory.rounds:
+            self.memory.save(sound, {name: self._kept(name, sound) for name in self._metrics})
 
     def _kept(self, name: str, sound: Sequence[Round]) -> KeptMetric:
         asked = self._metrics[name]
         looks = tuple(look for look in asked.looks if LOOKS[look][0] <= len(sound))
         differences = []
         for measured in judged_rounds(METRICS[name], sound):
-            if measured.foreign_cores > self._most_foreign_cores:
+            if measured.foreign_cores > self.most_foreign_cores:
                 continue
             try:
                 differences.append(round_point(METRICS[name], measured, asked.tolerance).differences)
@@ -492,3 +424,36 @@ class SideBySide:
                 continue
         decision = asked.decision if looks == asked.looks else None
         return KeptMetric(asked.tolerance, looks, decision, tuple(differences))
+
+
+def judge_one_build(judgement: Judgement, left_out: Sequence[str]) -> Judgement:
+    """Judgement of two builds that are the same in git: neither worse nor better, but not to be trusted.
+
+    Args:
+        judgement: The judgement of their measurements.
+        left_out: Ignored files that the base does not have, the most likely cause of a difference.
+    """
+    if not judgement.verdict.is_claim or judgement.change is None:
+        return judgement
+    more = len(left_out) - MOST_NAMED
+    named = ", ".join(left_out[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return outside_git(
+        judgement, "both builds are the same in git", *([f"the base does not have {named}"] if left_out else [])
+    )
+
+
+def outside_git(judgement: Judgement, same: str, *found: str) -> Judgement:
+    """Turn a claim about two equal builds into INVALID.
+
+    Args:
+        judgement: REGRESSED or IMPROVED, with its change.
+        same: Sentence on the equal builds.
+        found: Differences between them.
+    """
+    assert judgement.change is not None
+    text = (
+        f"{same}, but differ by {format_change(judgement.change)}: something outside git differs (environment"
+        " variables, files outside the checkout, warm caches)"
+    )
+    reason = Reason(ReasonKind.OUTSIDE_GIT, "; ".join([text, *found]))
+    return replace(judgement, verdict=Verdict.INVALID, reasons=(reason,))

@@ -17,7 +17,7 @@ from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
@@ -57,13 +57,18 @@ class Observed:
     """Observations of a load so far.
 
     Args:
-        sessions: Measured sessions, the first look first; a comparison may add to them.
+        sessions: Gives the measured sessions, the first look first; a comparison may add to them.
         schedule: Schedule of the requests; None if unknown.
     """
 
-    def __init__(self, sessions: list[Session], schedule: Schedule | None = None) -> None:
-        self.sessions = sessions
+    def __init__(self, sessions: Callable[[], Sequence[Session]], schedule: Schedule | None = None) -> None:
+        self._sessions = sessions
         self.schedule = schedule
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        """Measured sessions so far, the first look first."""
+        return self._sessions()
 
     @property
     def _starts(self) -> list[Start]:

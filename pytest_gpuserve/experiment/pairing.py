@@ -21,9 +21,9 @@ from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, TURNS, Round, of_ar
 from pytest_gpuserve.measure.steady import drifts
 from pytest_gpuserve.measure.window import Start
 from pytest_gpuserve.units import utc_now
+from pytest_gpuserve.verdict.evidence import BLOCKS
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from pytest_gpuserve.verdict.sequential import BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -15,7 +15,7 @@ from pytest_gpuserve.load.validity import LATE_SHARE, LATENCIES_LONG
 from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.rounds import FEWEST_GROUPS
 from pytest_gpuserve.measure.steady import truncate
-from pytest_gpuserve.verdict.sequential import BLOCKS
+from pytest_gpuserve.verdict.evidence import BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

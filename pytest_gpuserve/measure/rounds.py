@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gpuserve.measure.points import NotMeasured, cost, demand_requests, observations, value_of
 from pytest_gpuserve.measure.window import Session, Start, Window
+from pytest_gpuserve.verdict.evidence import RoundPoint
 from pytest_gpuserve.verdict.metric import COLD_START, Metric, log_cost, requests_needed
-from pytest_gpuserve.verdict.paired import RoundPoint
 from pytest_gpuserve.verdict.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
 
 if TYPE_CHECKING:

@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.plugin import fixtures, hookspecs
+from pytest_gpuserve.plugin import fixtures
 from pytest_gpuserve.plugin.callers import located
-from pytest_gpuserve.plugin.collection import COLLECTED, is_worker, measures, needs_device
-from pytest_gpuserve.plugin.markers import FULL_HELP, MARKER, MARKER_HELP, PublishedSizes, check_markers
-from pytest_gpuserve.plugin.options import add_options, read_settings
+from pytest_gpuserve.plugin.collection import (
+    COLLECTED,
+    FULL_HELP,
+    MARKER,
+    MARKER_HELP,
+    PublishedSizes,
+    check_markers,
+    measures,
+    needs_device,
+)
+from pytest_gpuserve.plugin.options import add_options, is_worker, read_settings
 from pytest_gpuserve.plugin.outputs import clear_outputs
 
 if TYPE_CHECKING:
@@ -39,6 +47,13 @@ UNDER_XDIST: Final = (
 )
 
 
+class Hooks:
+    """Hooks that the plugin offers to others."""
+
+    def pytest_gpuserve_distributions(self) -> Sequence[str]:  # type: ignore[empty-body]
+        """Called once: names of installed distributions, as on the package index, whose versions baselines keep."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare options and ini settings."""
     add_options(parser)
@@ -46,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare our hooks, and register the fixtures, and early the plugin that has to see the tests first."""
-    pluginmanager.add_hookspecs(hookspecs)
+    pluginmanager.add_hookspecs(Hooks)
     pluginmanager.register(fixtures)
     pluginmanager.register(PublishedSizes())
 

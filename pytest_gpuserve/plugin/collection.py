@@ -1,17 +1,40 @@
-"""Facts about collected tests: their ids, and which of them measure."""
+"""Facts about collected tests: their markers, whose mistakes are all found here, and which of them measure."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+from pytest_gpuserve.plugin.options import read_settings
+from pytest_gpuserve.verdict.metric import METRICS, Metric, metric_by_option
 
-    from pytest_gpuserve.compare.baseline_store import BaselineStore
-    from pytest_gpuserve.compare.measurement import Measurement
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COLLECTED: Final = pytest.StashKey[set[str]]()
+"""Ids of all collected tests, before any selection."""
+
+LEFT_OUT: Final = pytest.StashKey[tuple[pytest.Item, ...]]()
+"""Tests of published sizes, which pytest-gpuserve deselected itself."""
+
+MEASURING: Final = "_gpuserve_measuring"
+"""Base fixture of all measuring fixtures. pytest lists it among a test's fixtures only if the test's ``load`` is ours,
+not a fixture of that name in the project."""
+
+NEEDS_DEVICE: Final = "_gpuserve_session"
+"""Base fixture of the fixtures that need the device's name."""
+
+
+def measures(item: pytest.Item) -> bool:
+    """Whether a test measures, so that it needs the device for itself."""
+    return MEASURING in getattr(item, "fixturenames", ())
+
+
+def needs_device(item: pytest.Item) -> bool:
+    """Whether a test needs the device's name."""
+    return NEEDS_DEVICE in getattr(item, "fixturenames", ())
 
 
 def all_was_run(session: pytest.Session) -> bool:
@@ -29,64 +52,150 @@ def all_tests(session: pytest.Session) -> Sequence[pytest.Item]:
     return (*session.items, *session.config.stash.get(LEFT_OUT, ()))
 
 
-def settle_unused(
-    items: Sequence[pytest.Item],
-    measurements: Mapping[str, Sequence[Measurement]],
-    baseline_store: BaselineStore,
-    *,
-    remove: bool,
-    note: Callable[[str], None],
-) -> None:
-    """Report unused entries of a run's baseline files, or remove them.
+MARKER: Final = "gpuserve"
 
-    Args:
-        items: Tests of the run, with the published sizes that were left out.
-        measurements: Measurements by test id.
+FULL_MARKER: Final = "gpuserve_full"
+
+FULL_HELP: Final = f"{FULL_MARKER}: a point of a published matrix, which is measured only with --gpuserve-full"
+
+ONE_AT_A_TIME: Final = "one_at_a_time"
+
+LAPS: Final = "laps"
+
+SWITCHES: Final = (ONE_AT_A_TIME, LAPS)
+"""Arguments of a marker that are not metrics, but True or False."""
+
+DEVICE: Final = "gpu"
+"""Argument of a marker for one device only."""
+
+ARGUMENTS: Final = (*(metric.option for metric in METRICS.values()), *SWITCHES, DEVICE)
+
+MARKER_HELP: Final = (
+    "gpuserve(throughput=0.05, p99=0.2, ..., one_at_a_time=True): how much worse each metric may get, as a fraction:"
+    " a lower throughput, a higher latency."
+    f" Metrics: {', '.join(metric.option for metric in METRICS.values())}. {ONE_AT_A_TIME}=True: the servers of a"
+    " comparison alternate, because they do not fit into memory together, or each needs the GPU for itself."
+    f" {LAPS}=False: the test's function is not repeated for the next start of its servers."
+    f" {DEVICE}='cpu': the marker holds only on this device, and there overrides one of the same place without a device"
+)
+
+
+def check_markers(item: pytest.Item) -> None:
+    """Find the mistakes in a test's markers, including those for other devices.
 
     Raises:
-        BaselineUnusable: A file cannot be read or written.
+        pytest.UsageError: A marker names an unknown metric, has a positional argument, or an invalid value.
     """
-    used: dict[Path, set[str]] = {}
-    for measured in measurements.values():
-        for measurement in measured:
-            used.setdefault(measurement.baseline_key.path, set()).add(measurement.baseline_key.entry)
-        # A test that was skipped before it measured, or left out, leaves its file undecided.
-    for item in items:
-        if measures(item) and not measurements.get(item.nodeid):
-            used.pop(baseline_store.key_of(item.nodeid, "").path, None)
-    for path, keys in used.items():
-        for key in baseline_store.unused(path, keys):
-            if remove:
-                baseline_store.remove(path, [key])
-                note(f"{key}: unused, removed from {path}")
-            else:
-                note(f"{key}: unused in {path}; remove it with --baseline-update")
+    tolerances(item, None)
 
 
-COLLECTED: Final = pytest.StashKey[set[str]]()
-"""Ids of all collected tests, before any selection."""
+def tolerances(item: pytest.Item, gpu: str | None) -> dict[str, float]:
+    """Tolerances that the markers of a test set, by metric name; the closest marker wins.
 
-LEFT_OUT: Final = pytest.StashKey[tuple[pytest.Item, ...]]()
-"""Tests of published sizes, which pytest-gpuserve deselected itself."""
+    Args:
+        gpu: The device by its name in baselines; None for all of them.
 
-MEASURING: Final = "_gpuserve_measuring"
-"""Base fixture of all measuring fixtures. pytest lists it among a test's fixtures only if the test's ``load`` is ours,
-not a fixture of that name in the project."""
-
-NEEDS_DEVICE: Final = "_gpuserve_session"
-"""Base fixture of the fixtures that need the device's name."""
-
-
-def is_worker(config: pytest.Config) -> bool:
-    """Whether this process is a worker of pytest-xdist."""
-    return hasattr(config, "workerinput")
+    Raises:
+        pytest.UsageError: A marker names an unknown metric, has a positional argument, or an invalid value.
+    """
+    found: dict[str, float] = {}
+    for where, option, value in _marked(item, gpu):
+        if option not in SWITCHES:
+            metric = metric_by_option(option)
+            found.setdefault(metric.name, _tolerance(f"{where}({option}=...)", metric, value))
+    return found
 
 
-def measures(item: pytest.Item) -> bool:
-    """Whether a test measures, so that it needs the device for itself."""
-    return MEASURING in getattr(item, "fixturenames", ())
+def one_at_a_time(item: pytest.Item, gpu: str | None) -> bool:
+    """Whether a test's servers may not run at the same time; the closest marker wins."""
+    return next((bool(value) for _, option, value in _marked(item, gpu) if option == ONE_AT_A_TIME), False)
 
 
-def needs_device(item: pytest.Item) -> bool:
-    """Whether a test needs the device's name."""
-    return NEEDS_DEVICE in getattr(item, "fixturenames", ())
+def runs_in_laps(item: pytest.Item) -> bool:
+    """Whether the function of a test may be repeated for each start of its servers; the closest marker wins."""
+    return next((bool(value) for _, option, value in _marked(item, None) if option == LAPS), True)
+
+
+def _marked(item: pytest.Item, gpu: str | None) -> list[tuple[str, str, object]]:
+    """Place, name and value of each argument of a test's markers, the closest marker's first."""
+    found: list[tuple[str, str, object]] = []
+    for where, device, arguments in _in_order(item):
+        unknown = sorted(set(arguments).difference(ARGUMENTS))
+        if unknown:
+            raise pytest.UsageError(f"{where} does not know {', '.join(unknown)}; it knows {', '.join(ARGUMENTS)}")
+        for switch in SWITCHES:
+            value = arguments.get(switch, False)
+            if not isinstance(value, bool):
+                raise pytest.UsageError(f"{where}({switch}=...) must be True or False, not {value!r}")
+        if gpu is None or device in {None, gpu}:
+            found.extend((where, option, value) for option, value in arguments.items())
+    return found
+
+
+def _in_order(item: pytest.Item) -> list[tuple[str, str | None, dict[str, object]]]:
+    """Place, device and settings of each marker, the closest first."""
+    found: list[tuple[int, bool, str, str | None, dict[str, object]]] = []
+    places: dict[object, int] = {}
+    for node, marker in item.iter_markers_with_node(MARKER):
+        where = f"{item.nodeid}: @pytest.mark.{MARKER}"
+        if marker.args:
+            raise pytest.UsageError(f"{where} takes only names such as throughput=0.05, not {marker.args[0]!r}")
+        arguments = dict(marker.kwargs)
+        device = arguments.pop(DEVICE, None)
+        if device is not None and not _names_a_device(device):
+            raise pytest.UsageError(
+                f"{where}({DEVICE}=...) must be the name of a device as under baselines/, such as 'cpu' or 'T4',"
+                f" not {device!r}"
+            )
+        found.append((places.setdefault(node, len(places)), device is None, where, device, arguments))
+    return [(where, device, arguments) for _, _, where, device, arguments in sorted(found, key=lambda each: each[:2])]
+
+
+def _names_a_device(value: object) -> bool:
+    from pytest_gpuserve.device.gpu import CPU, device_name  # noqa: PLC0415 -- who names none loads none
+
+    return isinstance(value, str) and (value == CPU or value == device_name(value))
+
+
+def _tolerance(where: str, metric: Metric, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 < value <= 1:
+        raise pytest.UsageError(f"{where}: a tolerance is a fraction above 0 and up to 1, such as 0.05, not {value!r}")
+    try:
+        metric.check_tolerance(value)
+    except ValueError as problem:
+        raise pytest.UsageError(f"{where}: {problem}") from None
+    return float(value)
+
+
+class PublishedSizes:
+    """Deselects tests that are marked `FULL_MARKER`, unless ``--gpuserve-full`` is given.
+
+    Among hooks with ``trylast`` the last registered one runs last. So this plugin has to be registered before those
+    that remember or distribute the tests.
+    """
+
+    def __init__(self) -> None:
+        self._line = ""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave the tests out of the selection of ``-k`` and ``-m``."""
+        marked = [item for item in items if item.get_closest_marker(FULL_MARKER) is not None]
+        if not marked or read_settings(config).full:
+            return
+        config.hook.pytest_deselected(items=marked)
+        config.stash[LEFT_OUT] = tuple(marked)
+        kept = [item for item in items if item.get_closest_marker(FULL_MARKER) is None]
+        items[:] = kept
+        # A user who named a test, or gets none at all, has to learn why, even with -q.
+        if config.get_verbosity() >= 0 or not kept or any("::" in argument for argument in config.args):
+            self._line = _line(len(marked))
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Say how many tests were left out, besides pytest's own count."""
+        return [self._line] if self._line else []
+
+
+def _line(number: int) -> str:
+    tests, them = ("1 test", "it") if number == 1 else (f"{number} tests", "them")
+    return f"gpuserve: {tests} of the published sizes left out: --gpuserve-full measures {them}"

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
-from pytest_gpuserve.plugin.collection import measures
-from pytest_gpuserve.plugin.markers import runs_in_laps
+from pytest_gpuserve.plugin.collection import measures, runs_in_laps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

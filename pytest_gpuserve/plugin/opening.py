@@ -18,13 +18,13 @@ from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.ray import RayEngine
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.plugin.options import ENGINE_OPTION, Update
-from pytest_gpuserve.plugin.progress import say
+from pytest_gpuserve.plugin.terminal import say
 from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.servers.app import words
 from pytest_gpuserve.servers.instance import Instance, started
 from pytest_gpuserve.servers.remote import RemoteServer, reached
-from pytest_gpuserve.store.files import stock_of
+from pytest_gpuserve.store.baseline import stock_of
 from pytest_gpuserve.units import format_seconds, utc_now
 
 if TYPE_CHECKING:

@@ -177,6 +177,11 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("stored_only", "like --stored-only", type="bool", default=False)
 
 
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process is a worker of pytest-xdist."""
+    return hasattr(config, "workerinput")
+
+
 def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.environ) -> Settings:
     """Read and check all options.
 
@@ -202,7 +207,8 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         missing_fails=missing != "skip",
         inconclusive_fails=_choice(config, "on_inconclusive", POLICIES) == "fail",
         budget_seconds=_number(config, "gpuserve_budget", BUDGET_SECONDS),
-        outputs=read_outputs(config, environment),
+        # A worker of pytest-xdist measures nothing.
+        outputs=() if is_worker(config) else read_outputs(config, environment),
         reason=config.getoption("--reason"),
         record_sessions=_sessions(config),
         foreign_cores=_number(config, "gpuserve_foreign_cores"),

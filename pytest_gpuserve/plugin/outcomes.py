@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.process.logs import read_tail
@@ -25,10 +24,8 @@ LOG_LINES: Final = 40
 
 PROBLEM_CHARACTERS: Final = 4000
 
-_CUT = re.compile(r"(?:\n *)?\n(?P<indent> *)\.\.\.Full output truncated[^\n]*?'-vv' to show")
-"""pytest's note at the end of a truncated explanation, with the empty line before it. The rest of an assertion may
-follow in the same line.
-"""
+CUT: Final = "...Full output truncated"
+"""pytest's note at the end of an explanation that it has cut for a terminal. It cuts none in CI."""
 
 
 class Outcomes:
@@ -38,7 +35,6 @@ class Outcomes:
         self._outcomes: dict[str, str] = {}
         self._problems: dict[str, str] = {}
         self._explained: dict[str, list[Sequence[str]]] = {}
-        self._cut: set[str] = set()
         self._logs: dict[str, list[Path]] = {}
         self._tails: dict[str, tuple[LogTail, ...]] = {}
         self._secrets: list[Mapping[str, str]] = []
@@ -49,7 +45,6 @@ class Outcomes:
         self._under_way = nodeid
         self._problems.pop(nodeid, None)
         self._explained.pop(nodeid, None)
-        self._cut.discard(nodeid)
 
     def explained(self, lines: Sequence[str]) -> None:
         """Remember the explanation of a comparison, headline first, because pytest may truncate it."""
@@ -102,10 +97,6 @@ class Outcomes:
         """Whether a test has passed so far."""
         return self._outcomes.get(nodeid) == "passed"
 
-    def beyond_pytest(self, nodeid: str) -> str:
-        """Reason why a test did not pass, if pytest's own report truncates it; else empty."""
-        return self._problems.get(nodeid, "") if nodeid in self._cut else ""
-
     def results(self, loads: Callable[[str], list[RunResult]]) -> tuple[TestResult, ...]:
         """All tests in the order of their runs, with the loads of each by its id."""
         return tuple(
@@ -124,11 +115,8 @@ class Outcomes:
         crash = getattr(report.longrepr, "reprcrash", None)
         skipped = report.longrepr[2] if isinstance(report.longrepr, tuple) else None
         text = skipped or getattr(crash, "message", None) or report.longreprtext
-        whole = uncut(text, self._explained.get(nodeid, ()))
-        if whole != text:
-            self._cut.add(nodeid)
         # Masked before it is cut, because half a secret would not be recognised.
-        shown = self._shown(whole)
+        shown = self._shown(uncut(text, self._explained.get(nodeid, ())))
         return shown if len(shown) <= PROBLEM_CHARACTERS else f"{shown[:PROBLEM_CHARACTERS]} ..."
 
     def _shown(self, text: str) -> str:
@@ -138,14 +126,8 @@ class Outcomes:
 
 
 def uncut(text: str, explanations: Sequence[Sequence[str]]) -> str:
-    """Restore the explanation that pytest has cut for a terminal: the last one that it shows for an assertion.
-
-    Args:
-        explanations: Explanations of a test, each headline first.
-    """
-    for lines in reversed(explanations):
-        start = text.find(lines[0])
-        cut = _CUT.search(text, start) if start >= 0 else None
-        if cut is not None:
-            return text[:start] + f"\n{cut['indent']}".join(lines) + text[cut.end() :]
-    return text
+    """Restore the last of a test's explanations, each headline first, if pytest has cut it for a terminal."""
+    shown = [lines for lines in explanations if lines[0] in text]
+    if CUT not in text or not shown:
+        return text
+    return text[: text.rindex(shown[-1][0])] + "\n".join(shown[-1])

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.plugin.collection import is_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -78,9 +77,6 @@ def read_outputs(config: pytest.Config, environment: Mapping[str, str]) -> tuple
     Raises:
         pytest.UsageError: A file cannot be written, or two options name the same file.
     """
-    # A worker of pytest-xdist measures nothing.
-    if is_worker(config):
-        return ()
     found = []
     for name, form, _ in _FILES:
         flag = f"--{name.replace('_', '-')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -12,38 +13,29 @@ import pytest
 from pytest_gpuserve.compare.assertions import Measured, Ratio, Reference
 from pytest_gpuserve.compare.comparison import TestComparison, WaitsForStart
 from pytest_gpuserve.compare.measurement import Bench, Policy, may_screen
-from pytest_gpuserve.device.host_speed import read_speed
+from pytest_gpuserve.compare.stored import compared
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
-from pytest_gpuserve.plugin.collection import (
-    all_tests,
-    all_was_run,
-    measures,
-    settle_unused,
-)
-from pytest_gpuserve.plugin.durations import Durations
+from pytest_gpuserve.plugin.collection import all_tests, all_was_run, measures, one_at_a_time, tolerances
 from pytest_gpuserve.plugin.laps import Laps, share_starts
-from pytest_gpuserve.plugin.markers import one_at_a_time, tolerances
 from pytest_gpuserve.plugin.opening import Equipment
 from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outcomes import Outcomes
-from pytest_gpuserve.plugin.outputs import Written
-from pytest_gpuserve.plugin.progress import ProgressLines
-from pytest_gpuserve.plugin.terminal import print_closing, write_results
+from pytest_gpuserve.plugin.outputs import Written, write_outputs
+from pytest_gpuserve.plugin.terminal import Durations, ProgressLines, print_closing
 from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.report.attribution import attributed, other_changes
 from pytest_gpuserve.report.explain import explain, headline
-from pytest_gpuserve.report.junit import PROBLEM, properties
 from pytest_gpuserve.report.names import with_texts
-from pytest_gpuserve.report.next_step import closer_command, code_before, command_for
-from pytest_gpuserve.report.remarks import header_line
+from pytest_gpuserve.report.next_step import code_before, steps_of
+from pytest_gpuserve.report.result_json import properties
 from pytest_gpuserve.report.results import SessionResult
-from pytest_gpuserve.store.files import stock_of
+from pytest_gpuserve.report.terminal import header_line
+from pytest_gpuserve.store.baseline import stock_of
 from pytest_gpuserve.store.kept import KeptFolder
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from pathlib import Path
 
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.results import RunResult
@@ -110,19 +102,15 @@ class GateSession:
         remembered = self.equipment.remembered()
         return Bench(
             here=self.here,
+            baselines=self.equipment.baseline_store,
             reference_builds=reference_builds,
             kept=None if remembered is None else KeptFolder(remembered, self._note),
             progress=self._progress.show,
-            read_host=self._read_host,
             against=partial(reference_builds.find, revision=settings.against, python=settings.against_python)
             if settings.side_by_side
             else None,
             starts=self._starts,
         )
-
-    def _read_host(self) -> float | None:
-        """Read the speed of the host, if stored numbers may count."""
-        return read_speed() if may_screen(self.here.device) else None
 
     def _note(self, line: str) -> None:
         if line not in self._notes:
@@ -136,7 +124,6 @@ class GateSession:
         self._progress.begin(item.nodeid)
         gate = TestComparison(
             item.nodeid,
-            baseline_store=self.equipment.baseline_store,
             bench=self._bench,
             policy=Policy(
                 record_new=settings.update is not Update.NOTHING,
@@ -159,18 +146,17 @@ class GateSession:
         self._gates[item.nodeid] = gate
         return gate
 
-    def end_test(self, gate: TestComparison) -> list[str]:
+    def end_test(self, gate: TestComparison) -> None:
         """End the loads of a test, and its servers unless the next test uses them.
 
-        Returns:
-            Unreported problems, including shutdown problems of earlier tests.
+        Unreported problems fail the test, including shutdown problems of earlier tests.
         """
         try:
             gate.close()
         finally:
             if not self._goes_on:
                 self._starts.end()
-        return self._untold_problems(gate)
+        _fail_invalid(self._untold_problems(gate))
 
     def shown_path(self, path: Path) -> str:
         """Name of a file in baselines: relative to the project, or only its name if it is outside.
@@ -225,10 +211,10 @@ class GateSession:
         )
 
     def closing(self) -> SessionResult:
-        """Closing remarks of this run so far."""
+        """Result of this run so far, without secrets; its texts decide nothing."""
         here, settings = self.here, self.settings
         stored = not settings.side_by_side
-        return SessionResult(
+        result = SessionResult(
             gpu=msgspec.structs.asdict(here.device_record()),
             host=msgspec.to_builtins(here.host_record()),
             tests=self._outcomes.results(self._loads),
@@ -243,6 +229,8 @@ class GateSession:
             update=settings.update.option,
             against=self.equipment.against_name,
         )
+        known: SessionResult = with_texts(result, masked)
+        return known
 
     # -- hooks: a test
 
@@ -262,9 +250,8 @@ class GateSession:
         finally:
             if not self._goes_on:
                 self._starts.end()
-        late = [] if self._goes_on else self._untold_problems()
-        if late:
-            pytest.fail(masked("\n".join([NOTHING_CONCLUDED, *late])), pytrace=False)
+        if not self._goes_on:
+            _fail_invalid(self._untold_problems())
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -292,24 +279,24 @@ class GateSession:
         """Explain a failed comparison, headline first; None if it is not one of ours."""
         if not isinstance(left, (Measured, Ratio)) or not isinstance(right, (Reference, int, float)):
             return None
-        gate = next((gate for gate in self._gates.values() if gate.has(left.run)), None)
-        if gate is None:
+        loads = (measurement for gate in self._gates.values() for measurement in gate.measurements)
+        measurement = next((measurement for measurement in loads if measurement.run is left.run), None)
+        if measurement is None:
             return None
         kind: ReferenceKind = "duel" if isinstance(left, Ratio) else "limit"
         if isinstance(right, Reference):
             kind = "baseline"
-        judgement = gate.of(left.run).answers[left.metric.name, kind]
-        compared = gate.compared(left.run, judgement)
-        revision, gpu = self.here.revision, self.here.device.name
+        judgement, nodeid = measurement.answers[left.metric.name, kind], measurement.nodeid
+        sessions = compared(measurement, judgement)
+        revision = self.here.revision
         recording = self.settings.update is not Update.NOTHING
         before = "" if recording else code_before(revision.commit, clean=revision.clean)
         by_stored = kind == "baseline" and not self.settings.side_by_side
         lines = explain(
             judgement,
-            other_changes(left.metric, *compared),
-            command_for(judgement, gate.nodeid, gpu, stored=by_stored),
-            attributed(*compared),
-            closer=closer_command(judgement, gate.nodeid, gpu, before=before) if by_stored else "",
+            other_changes(left.metric, *sessions),
+            steps_of(judgement, nodeid, self.here.device.name, before=before) if by_stored else (),
+            attributed(*sessions),
         )
         shown = [masked(line) for line in lines]
         self._outcomes.explained(shown)
@@ -325,9 +312,6 @@ class GateSession:
         nodeid = item.nodeid
         self._outcomes.keep(nodeid, report)
         report.user_properties += properties(with_texts(load, masked) for load in self._loads(nodeid))
-        beyond = self._outcomes.beyond_pytest(nodeid)
-        if beyond:
-            report.user_properties.append((PROBLEM, beyond))
         gate = self._gates.get(nodeid)
         if gate is not None and report.when == "teardown" and self._outcomes.passed(nodeid):
             try:
@@ -363,8 +347,9 @@ class GateSession:
             self._settle_unused(session)
             for line in self.equipment.reference_builds.remarks():
                 self._note(line)
-            closing = self.closing()
-            self._written = write_results(session, self.settings.outputs, closing)
+            self._written = write_outputs(self.settings.outputs, self.closing())
+            if self._written.failed:
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
         finally:
             self._end()
 
@@ -381,12 +366,26 @@ class GateSession:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _settle_unused(self, session: pytest.Session) -> None:
+        """Report unused entries of the run's baseline files, or remove them."""
         if not all_was_run(session):
             return
-        measured = {nodeid: gate.measurements for nodeid, gate in self._gates.items()}
-        remove = self.settings.update is Update.ALL
+        baselines, used = self.equipment.baseline_store, dict[Path, set[str]]()
+        for gate in self._gates.values():
+            for measurement in gate.measurements:
+                used.setdefault(measurement.baseline_key.path, set()).add(measurement.baseline_key.entry)
+        # A test that was skipped before it measured, or left out, leaves its file undecided.
+        for item in all_tests(session):
+            ran = self._gates.get(item.nodeid)
+            if measures(item) and (ran is None or not ran.measurements):
+                used.pop(baselines.key_of(item.nodeid, "").path, None)
         try:
-            settle_unused(all_tests(session), measured, self.equipment.baseline_store, remove=remove, note=self._note)
+            for path, entries in used.items():
+                for unused in baselines.unused(path, entries):
+                    if self.settings.update is Update.ALL:
+                        baselines.remove(path, [unused])
+                        self._note(f"{unused}: unused, removed from {path}")
+                    else:
+                        self._note(f"{unused}: unused in {path}; remove it with --baseline-update")
         except GpuserveError as problem:
             self._notes.append(f"ERROR: {problem}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -406,6 +405,11 @@ class GateSession:
             # First, because after Ctrl-C a comparison's servers may still be up, and are watched to their end.
             for gate in self._gates.values():
                 stack.callback(gate.close)
+
+
+def _fail_invalid(problems: Sequence[str]) -> None:
+    if problems:
+        pytest.fail(masked("\n".join([NOTHING_CONCLUDED, *problems])), pytrace=False)
 
 
 def _fail_unheld(gate: TestComparison | None) -> None:

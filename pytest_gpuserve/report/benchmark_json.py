@@ -18,7 +18,6 @@ from pytest_gpuserve.measure.histogram import seconds_of
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value, total_of
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.result_json import plain_verdict
-from pytest_gpuserve.units import digest
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.verdict import Verdict
 
@@ -33,9 +32,6 @@ LAYOUT: Final = "5.0.0"
 
 UNKNOWN_COMMIT: Final = "unknown"
 """pytest-benchmark's word for an unknown commit."""
-
-LONGEST_NAME_BYTES: Final = 1024
-"""Bytes of a load's name in UTF-8: the longest that Bencher accepts, the strictest of the readers."""
 
 WHISKER: Final = 1.5
 """Distance from the quartiles, in interquartile ranges, beyond which a round is an outlier (J. W. Tukey, 1977)."""
@@ -168,15 +164,10 @@ def _facts(value: Any) -> Any:  # noqa: ANN401 -- anything that JSON has
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """The name in the bytes that readers accept, with a number behind it if another load has the same name."""
+    """The name, with a number behind it if another load has the same name."""
     found, number = name, 1
     while found in taken:
         number += 1
         found = f"{name} #{number}".lstrip()
     taken.add(found)
-    written = found.encode()
-    if len(written) <= LONGEST_NAME_BYTES:
-        return found
-    # The digest distinguishes names that begin alike.
-    mark = f" {digest(found)}"
-    return written[: LONGEST_NAME_BYTES - len(mark)].decode(errors="ignore") + mark
+    return found

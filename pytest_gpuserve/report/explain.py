@@ -38,18 +38,15 @@ PAIRED = frozenset({"against", "duel"})
 def explain(
     judgement: Judgement,
     other_changes: Mapping[str, float],
-    command: str,
+    steps: Sequence[str] = (),
     attribution: Sequence[str] = (),
-    *,
-    closer: str = "",
 ) -> list[str]:
     """Explain a judgement, headline first.
 
     Args:
         other_changes: Changes of the run's other metrics, as fractions; metrics on request are left out.
-        command: Next command; empty if none helps.
+        steps: Next steps with their commands, a line each; see `next_step.steps_of`.
         attribution: Parts of the server's time that moved with it, a line each; see ``report/attribution.py``.
-        closer: Command for a closer look before that, see `closer_command`; empty after such a look.
     """
     explained = judgement.verdict in EXPLAINED
     # The parts that moved come right after the headline.
@@ -68,9 +65,7 @@ def explain(
     decided = judgement.verdict in DECIDED
     lines.extend(() if decided else reasons)
     lines.extend(attribution[1:WEIGHTIEST] if explained else ())
-    lines.extend([f"first {closer}"] if closer else [])
-    if command:
-        lines.append(f"{_purpose(judgement.verdict)}{', if the closer look confirms it' if closer else ''}: {command}")
+    lines.extend(steps)
     lines.extend(reasons if decided else ())
     if explained:
         if moved:
@@ -143,11 +138,3 @@ def _not_shown_within(judgement: Judgement) -> tuple[Reason, ...]:
     within = f"within the tolerance of {format_fraction(tolerance)}"
     text = f"{within} by its estimate, but not shown to be within it: the interval reaches {format_change(worst)}"
     return (Reason(ReasonKind.WITHIN_TOLERANCE, text),)
-
-
-def _purpose(verdict: Verdict) -> str:
-    return {
-        Verdict.REGRESSED: "to accept the new number",
-        Verdict.MISSING: "to record it",
-        Verdict.INCONCLUSIVE: "to look longer",
-    }.get(verdict, "next")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.report.names import known_facts, printable
 from pytest_gpuserve.report.next_step import next_step
-from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import HEADINGS
+from pytest_gpuserve.report.terminal import totals_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.report.remarks import RECORDABLE, improvements
+from pytest_gpuserve.report.results import RECORDABLE
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.verdict import Verdict
 
@@ -75,26 +75,28 @@ def _options_for(judgements: Sequence[Judgement]) -> tuple[str, ...]:
     return ()
 
 
-def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool) -> str:
-    """Command that accepts, records or decides a test's assertion; empty if none helps.
+def steps_of(judgement: Judgement, nodeid: str, gpu: str, *, before: str) -> list[str]:
+    """Steps below a test's failed comparison with a stored baseline, a line each: ``to record it: pytest ...``.
 
-    Args:
-        stored: Whether the reference is a stored baseline, even if a paired comparison decided.
-    """
-    options = _options_for([judgement]) if stored else ()
-    return command([nodeid], gpu, *options) if options and nodeid.isprintable() else ""
-
-
-def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str) -> str:
-    """``look closer, ...: pytest ...`` for a regression that only a stored number shows; empty for anything else.
+    A regression that only a stored number shows is looked at more closely first.
 
     Args:
         before: The revision from `code_before`.
     """
+    options = _options_for([judgement])
+    if not nodeid.isprintable():
+        return []
     alone = judgement.verdict is Verdict.REGRESSED and judgement.reference_kind == "baseline"
-    if not alone or not nodeid.isprintable():
-        return ""
-    return f"{CLOSER}: {command([nodeid], gpu, f'--against={before}')}" if before else ""
+    closer = [f"first {CLOSER}: {command([nodeid], gpu, f'--against={before}')}"] if alone and before else []
+    if not options:
+        return closer
+    purpose = {
+        Verdict.REGRESSED: "to accept the new number",
+        Verdict.MISSING: "to record it",
+        Verdict.INCONCLUSIVE: "to look longer",
+    }[judgement.verdict]
+    confirmed = ", if the closer look confirms it" if closer else ""
+    return [*closer, f"{purpose}{confirmed}: {command([nodeid], gpu, *options)}"]
 
 
 def code_before(commit: str | None, *, clean: bool) -> str:
@@ -153,7 +155,7 @@ def next_step(result: SessionResult) -> str:
         line = step(result, [row for row in bad if row.judgement.verdict is verdict])
         if line:
             return line
-    better = [] if result.update else improvements(result)
+    better = [] if result.update else result.improvements
     return _line("record the better numbers, so that they stay", result, better, UPDATE)
 
 

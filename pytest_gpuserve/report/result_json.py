@@ -3,6 +3,11 @@
 Latencies are in seconds. ``change`` is a fraction of the value with the value's own sign. ``tolerance`` and
 ``detectable`` are such fractions for the worse, without a sign. Unknown values are null. A schema may only get
 additions; any other change makes a new schema.
+
+A JUnit file has the same values as properties of a test case, which CI systems show beside its outcome. A property is
+named ``gpuserve.METRIC.FIELD``, or for a load with a name ``gpuserve.LOAD.METRIC.FIELD``. If a metric was compared with
+several references, these are the fields of the one that decided last. A further reference has its kind in the name:
+``gpuserve.throughput.limit.verdict``. Unknown values are absent.
 """
 
 from __future__ import annotations
@@ -14,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value, total_of
 from pytest_gpuserve.measure.window import Window
+from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.verdict.metric import GOODPUT, METRICS, OUTPUT_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.histogram import Histogram
@@ -31,6 +37,9 @@ Plain = dict[str, Any]
 """An object of JSON."""
 
 _MODES: Final = {"": "gate", "--baseline-update": "update", "--baseline-update-new": "update-new"}
+
+_KINDS: Final = ("baseline", "against", "duel", "limit")
+"""Kinds of references: the first one that decided has the plain name."""
 
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
@@ -202,3 +211,38 @@ def _latency(total: Window) -> Plain:
     if not total.latency.total:
         return dict.fromkeys(("mean", *_QUANTILES, "max"))
     return {"mean": total.mean, **_quantiles(total.latency), "max": total.max}
+
+
+def properties(runs: Iterable[RunResult]) -> list[tuple[str, str]]:
+    """Known facts of the metrics of a test's loads, as names and values."""
+    # pytest escapes values for XML, but not names.
+    return [
+        (f"gpuserve.{f'{printable(run.label)}.' if run.label else ''}{place}.{name}", value)
+        for run in runs
+        for place, judgement in _places(run.judgements)
+        for name, value in _fields(judgement)
+    ]
+
+
+def _places(judgements: Sequence[Judgement]) -> Iterator[tuple[str, Judgement]]:
+    """The judgements of a load, each with a unique name: it has one of a metric for each kind of reference."""
+    taken: set[str] = set()
+    for judgement in sorted(judgements, key=lambda each: _KINDS.index(each.reference_kind)):
+        plain = judgement.metric.name
+        yield f"{plain}.{judgement.reference_kind}" if plain in taken else plain, judgement
+        taken.add(plain)
+
+
+def _fields(judgement: Judgement) -> Iterator[tuple[str, str]]:
+    """Fields of the JSON result as texts; unknown ones are left out."""
+    fields = plain_verdict(judgement, "")
+    for name in ("metric", "run", "why"):
+        del fields[name]
+    if fields["interval"] is not None:
+        fields["interval"] = json.dumps(fields["interval"])
+    fields["reasons"] = "\n".join(printable(line) for reason in fields["reasons"] for line in reason.splitlines())
+    for name in ("rounds", "windows"):
+        fields[name] = fields[name] or None
+    for name, value in fields.items():
+        if value not in {None, ""}:
+            yield name, str(value)

@@ -128,6 +128,9 @@ def _row(test: TestResult, run: RunResult, judgement: Judgement, name: str) -> R
     return Row(test, run, judgement, name, cells, reasons, basis(judgement), test.is_bad(judgement))
 
 
+RECORDABLE: Final = frozenset({"baseline", "against"})
+"""Kinds of reference with a stored baseline; a printed number or a limit cannot be recorded."""
+
 _OUTCOME_RANKS: Final[Mapping[str, int]] = {"skipped": 1, "passed": 2}
 
 _VERDICT_RANKS: Final[Mapping[Verdict, int]] = {
@@ -209,3 +212,18 @@ class SessionResult:
             for run in sorted(test.runs, key=lambda run: _worst_rank(run.judgements))
             for judgement in sorted(run.judgements, key=_rank)
         )
+
+    @property
+    def improvements(self) -> list[Row]:
+        """Improvements that could be recorded, so that the gate gets stricter: the largest change first.
+
+        They come from passed tests only. If another metric of the test regressed, an update needs a reason.
+        """
+        return [
+            row
+            for row in self.rows
+            if self.stored
+            and row.test.outcome == "passed"
+            and row.judgement.verdict is Verdict.IMPROVED
+            and row.judgement.reference_kind in RECORDABLE
+        ]

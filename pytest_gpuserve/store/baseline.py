@@ -1,31 +1,36 @@
-"""One baseline file: read with every field checked, written whole and atomically."""
+"""Baseline files: read with every field checked, changed one at a time, written whole and atomically, and counted."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from pytest_gpuserve.builds.checkout import ways_to_restore
-from pytest_gpuserve.errors import BaselineUnusable
+from pytest_gpuserve.device import DeviceLock
+from pytest_gpuserve.errors import BaselineUnusable, DeviceProblem
 from pytest_gpuserve.measure.points import NotMeasured, mean_value
 from pytest_gpuserve.store import write_whole
-from pytest_gpuserve.store.schema import SCHEMA, Entry, FileHead, Summary, Value, sessions_of
+from pytest_gpuserve.store.schema import SCHEMA, Entry, FileHead, Moment, Summary, Value, sessions_of
 from pytest_gpuserve.verdict.metric import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pytest_gpuserve.measure.window import Session
 
 SUMMARY_TOLERANCE = 0.001
 """Largest relative difference of a summary from its samples; beyond it, one of them was edited by hand."""
+
+
+LONGEST_WAIT_SECONDS: Final = 120.0
+"""Longest wait for other workers, each of which writes its file well within a second."""
 
 
 class _BaselineFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -100,6 +105,30 @@ def write(path: Path, entries: Mapping[str, Entry]) -> None:
             found=str(problem),
             remedies=["give another folder with --baseline-dir=DIR"],
         ) from None
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[dict[str, Entry]]:
+    """Give the entries of a file to a block, which may change them, and write them at its end.
+
+    No other process changes baselines meanwhile: another worker may record too. One lock serves all baselines of the
+    machine, because a change is short, and no lock files stay in projects.
+
+    Raises:
+        BaselineUnusable: The file cannot be read or written, or other processes held the lock for too long; the file
+            is unchanged.
+    """
+    lock = DeviceLock("baselines")
+    try:
+        held = lock.acquire(wait_seconds=LONGEST_WAIT_SECONDS, on_wait=lambda *_: None)
+    except DeviceProblem as problem:
+        raise BaselineUnusable(
+            f"baseline file {path} is not written: {problem.summary}", found=problem.found, looked=problem.looked
+        ) from None
+    with held:
+        entries = {key: stored.entry for key, stored in read(path).items()}
+        yield entries
+        write(path, entries)
 
 
 def render(entries: Mapping[str, Entry]) -> str:
@@ -200,3 +229,60 @@ def _is_flat(value: Any) -> bool:  # noqa: ANN401 -- any JSON value
 
 def _plain(value: Any) -> str:  # noqa: ANN401 -- any JSON value
     return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+# Fields that are not named here are skipped, which is fast.
+class _Session(msgspec.Struct):
+    at: Moment
+
+
+class _Entry(msgspec.Struct):
+    sessions: list[_Session]
+
+
+class _FileOutline(msgspec.Struct):
+    entries: msgspec.Raw = msgspec.Raw(b"{}")
+    summary: msgspec.Raw = msgspec.Raw()
+
+
+def _outline(data: bytes) -> dict[str, _Entry]:
+    """The entries of a baseline file; empty for a file of another kind, without a summary. Raises msgspec's errors."""
+    outline = msgspec.json.decode(data, type=_FileOutline)
+    return msgspec.json.decode(outline.entries, type=dict[str, _Entry]) if bytes(outline.summary) else {}
+
+
+def same_recording(data: bytes, key: str) -> Callable[[bytes], bool]:
+    """Make a function that tells whether another version of a baseline file has the same recording of an entry.
+
+    A recording is the same if its sessions began at the same times. Their form, and the rest of an entry, may change: a
+    file that is rewritten for another schema has the same recordings.
+
+    Args:
+        data: The bytes of the file.
+        key: Key of the entry, which the file has.
+    """
+    now = _began(data, key)
+    return lambda other: bool(now) and _began(other, key) == now
+
+
+def _began(data: bytes, key: str) -> list[str]:
+    """Begin of each session of an entry; empty if the file cannot be read, or lacks the entry."""
+    try:
+        entry = _outline(data).get(key)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+    return [] if entry is None else [session.at for session in entry.sessions]
+
+
+def stock_of(folder: Path) -> tuple[int, int]:
+    """Count the entries in ``baselines/<device>``, which may not exist, and its files that cannot be read.
+
+    Files of another kind do not count.
+    """
+    entries = unreadable = 0
+    for path in folder.rglob("*.json"):
+        try:
+            entries += len(_outline(path.read_bytes()))
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            unreadable += 1
+    return entries, unreadable

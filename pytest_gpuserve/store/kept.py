@@ -1,4 +1,4 @@
-"""Rounds that are kept between runs, so that a re-run continues the last one instead of trying its luck again.
+"""Rounds that are kept between tries and runs, so that a re-run continues instead of trying its luck again.
 
 One folder holds one JSON file for each pair of builds and test, ``SUBJECT-PAIR.json``: its rounds, and for each metric
 its tolerance, looks and decision. The levels of earlier looks stay spent. Both names are hashes; the file contains the
@@ -21,13 +21,15 @@ from pytest_gpuserve.measure.rounds import Round  # noqa: TC001 -- msgspec reads
 from pytest_gpuserve.store import write_whole
 from pytest_gpuserve.store.schema import Positive  # noqa: TC001 -- as above
 from pytest_gpuserve.units import utc_now
-from pytest_gpuserve.verdict.paired import RoundPoint
-from pytest_gpuserve.verdict.sequential import LOOKS
+from pytest_gpuserve.verdict.evidence import LOOKS, RoundPoint
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.verdict import Verdict  # noqa: TC001 -- msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from pytest_gpuserve.verdict.verdict import Judgement
 
 DAYS: Final = 30
 """Age up to which a file is used: longer than the repair of a pull request takes, shorter than a machine stays the
@@ -211,6 +213,60 @@ class KeptFolder:
     def _is_old(self, path: Path) -> bool:
         """Whether a file is too old to be used. Raises OSError."""
         return self._now() - path.stat().st_mtime > 86_400 * DAYS
+
+
+KEPT_IN_RUN: Final = Reason(ReasonKind.KEPT, "decided by an earlier try in this run, and kept: a retry continues it")
+
+
+class Memory:
+    """State of a comparison: of one pair, from one try of a test to the next, and from one run of pytest to the next.
+
+    Args:
+        folder: Folder of the rounds; None to forget them with this run.
+        pair: The pair; None if a build cannot be identified, so that rounds end with this run.
+
+    Attributes:
+        rounds: Sound rounds so far.
+        metrics: Their results, by the metric's name.
+        remark: Remark on a verdict from an earlier try or run; empty without one.
+        round_seconds: Duration of the last round in this run; 0 without one.
+        late: Shutdown problems that discarded a round in this try.
+        limits: Ratios that were shown in this try to hold a limit or to miss it.
+    """
+
+    def __init__(self, folder: KeptFolder | None, pair: Pair | None) -> None:
+        self._folder = folder
+        self._pair = pair
+        self.rounds: Sequence[Round] = ()
+        self.metrics: Mapping[str, KeptMetric] = {}
+        self.remark: tuple[Reason, ...] = ()
+        self.round_seconds = 0.0
+        self.late: tuple[Reason, ...] = ()
+        self.limits: dict[tuple[str, float], Judgement] = {}
+        kept = None if folder is None or pair is None else folder.load(pair)
+        if kept is not None:
+            self.rounds, self.metrics = kept.rounds, kept.metrics
+            text = (
+                f"decided at {kept.at} for this very pair of builds, and kept: a re-run continues the last one;"
+                " `--cache-clear` forgets it"
+            )
+            self.remark = (Reason(ReasonKind.KEPT, text),)
+
+    def begin_try(self) -> None:
+        """Forget the problems and ratios of an earlier try in this run; its rounds stay."""
+        self.late, self.limits = (), {}
+        if self.rounds and not self.remark:
+            self.remark = (KEPT_IN_RUN,)
+
+    def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
+        """Store the present state."""
+        self.rounds, self.metrics = tuple(rounds), dict(metrics)
+        if self._folder is not None and self._pair is not None:
+            self._folder.save(self._pair, rounds, metrics)
+
+    def past(self) -> Mapping[str, list[list[RoundPoint]]]:
+        """Rounds of other pairs under the same load on this device and host, for each metric."""
+        return {} if self._folder is None or self._pair is None else self._folder.past(self._pair)
 
 
 def _digest(value: Subject | Pair) -> str:

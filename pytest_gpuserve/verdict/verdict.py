@@ -98,6 +98,11 @@ class EstimatedChange:
         reach = t_quantile(self.level, self.df) * self.standard_error
         return self.estimate - reach, self.estimate + reach
 
+    def changes(self, metric: Metric) -> tuple[float, float] | None:
+        """The interval as changes of the metric's value, lower bound first; None if one is beyond any number."""
+        low, high = (metric.change_of(bound) for bound in self.interval)
+        return None if low is None or high is None else (min(low, high), max(low, high))
+
 
 @dataclass(frozen=True)
 class Evidence(EstimatedChange):
@@ -298,7 +303,6 @@ class Judgement:
             rounds: New sessions or paired rounds behind the evidence.
             windows: Measured windows behind the evidence.
         """
-        low, high = (metric.change_of(bound) for bound in evidence.interval)
         return cls(
             metric,
             verdict,
@@ -306,7 +310,7 @@ class Judgement:
             value=value,
             reference=metric.value_at(log_cost(metric, value) - evidence.estimate),
             change=metric.change_of(evidence.estimate),
-            interval=None if low is None or high is None else (min(low, high), max(low, high)),
+            interval=evidence.changes(metric),
             tolerance=metric.loss(evidence.most_growth),
             detectable=_loss(metric, evidence.detectable_growth) if verdict is Verdict.INCONCLUSIVE else None,
             rounds=rounds,

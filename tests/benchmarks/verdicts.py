@@ -32,9 +32,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 from pytest_benchmark.utils import PercentageRegressionCheck
 
+from pytest_gpuserve.verdict.evidence import (
+    BLOCKS,
+    LEVELS,
+    LOOKS,
+    RoundPoint,
+    default_prior,
+    first_look,
+    paired_evidence,
+)
 from pytest_gpuserve.verdict.metric import Growth, Metric, log_cost, metric_by_option
-from pytest_gpuserve.verdict.paired import RoundPoint, default_prior, paired_evidence
-from pytest_gpuserve.verdict.sequential import BLOCKS, LEVELS, LOOKS, first_look
 from pytest_gpuserve.verdict.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit, find_base
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.store.files import same_recording
+from pytest_gpuserve.store.baseline import same_recording
 from tests.support.plain_git import commit, git, run
 
 if TYPE_CHECKING:

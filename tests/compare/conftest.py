@@ -155,6 +155,7 @@ class World:
         """Take the place of what measures, and of the clock."""
         monkeypatch.setattr(measurement, "take_session", self.take_session)
         monkeypatch.setattr(measurement, "Pairing", self.pairing)
+        monkeypatch.setattr(measurement, "read_speed", lambda: self.reading)
         for module in (measurement, side_by_side):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self.monotonic))
         return self
@@ -226,7 +227,6 @@ class World:
         """The judge of a test."""
         return TestComparison(
             "test_x.py::test_a",
-            baseline_store=BaselineStore(self.folder / "baselines", self.here),
             bench=self.bench,
             policy=self.policy,
             on_look=lambda _: None,
@@ -271,10 +271,10 @@ class World:
     def _new_bench(self, against: Callable[[], ReferenceBuild] | None) -> Bench:
         return Bench(
             here=self.here,
+            baselines=BaselineStore(self.folder / "baselines", self.here),
             reference_builds=FakeOpponents(self.folder),
             kept=self.history,
             progress=cast("Progress", None),
-            read_host=lambda: self.reading,
             against=against,
             starts=SharedStarts(),
         )
@@ -288,7 +288,7 @@ def target(name: str = "fake", *, is_in_base: bool = True, python: str = "python
 
 def ask(run: Run, metric: Metric) -> Comparison:
     """Compare with the baseline, as an assertion does."""
-    return run.judge(run, metric, "baseline", None)
+    return run.judge(metric, "baseline", None)
 
 
 def loaded(world: World, **options: Any) -> Judgement:  # noqa: ANN401 -- of `target`

@@ -18,8 +18,8 @@ from pytest_gpuserve.compare.side_by_side import SideBySide
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.window import Session
+from pytest_gpuserve.verdict.evidence import Prior
 from pytest_gpuserve.verdict.metric import METRICS, Metric
-from pytest_gpuserve.verdict.paired import Prior
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
 from tests.fakes.scripted_pairing import Build, ScriptedPairing, a_comparison
 from tests.support.builders import judgement, session, start, window
@@ -36,7 +36,7 @@ class Listener:
     verdict: Verdict = Verdict.PASS
     asked: list[tuple[str, object]] = field(default_factory=list)
 
-    def __call__(self, run: Run, metric: Metric, kind: ReferenceKind, limit: float | None) -> Comparison:
+    def __call__(self, metric: Metric, kind: ReferenceKind, limit: float | None) -> Comparison:
         """See ``Judge``."""
         self.asked.append((metric.name, kind if limit is None else limit))
         return Comparison(judgement(self.verdict, metric.name), holds=self.verdict.passes)
@@ -44,7 +44,7 @@ class Listener:
 
 def a_run(judge: Listener | None = None) -> Run:
     """A run of two sessions, one with a problem."""
-    return Run("", judge or Listener(), [session(), session(problems=("it died",))])
+    return Run("", judge or Listener(), lambda: [session(), session(problems=("it died",))])
 
 
 def side(owner: object, metric: Metric) -> Any:  # noqa: ANN401 -- of a run, a baseline or a duel
@@ -67,7 +67,7 @@ BASELINE = Baseline()
 
 def ratio(metric: Metric, judge: Listener | None = None) -> Ratio:
     """A metric of a duel, as a test writes it."""
-    found = side(Duel(Run("", judge or Listener(), [])), metric)
+    found = side(Duel(Run("", judge or Listener(), list)), metric)
     assert isinstance(found, Ratio)
     return found
 
@@ -153,7 +153,7 @@ def test_numbers_are_there_to_be_read() -> None:
     assert run.problems == ("it died",)
     uncounted = start(window(items=None, batches=None))
     with pytest.raises(NotMeasured):
-        float(Run("", Listener(), [session(uncounted, uncounted)]).batching_ratio)
+        float(Run("", Listener(), lambda: [session(uncounted, uncounted)]).batching_ratio)
     assert "latency.p99" in repr(run.latency.p99)
     assert len(repr(run.latency.p99)) < 300
 
@@ -174,7 +174,7 @@ class _Measured:
     """As much of a measurement as a limit looks at."""
 
     def __init__(self, *sessions: Session) -> None:
-        self.run = Run("", Listener(), list(sessions or (session(),)))
+        self.run = Run("", Listener(), lambda: sessions or (session(),))
         self.rounds = ()
         self.shape: Any = type("", (), {"finite": False})
 
@@ -219,7 +219,7 @@ def test_what_cannot_be_judged_is_no_pass() -> None:
 SHAKY = 0.02
 """Standard deviation between starts, as the prior believes."""
 
-PRIOR = Prior(2 * SHAKY**2, 20, learned=True)
+PRIOR = Prior(2 * SHAKY**2, 20)
 
 
 def run_on(paired: SideBySide, metric: Metric, limit: float) -> Judgement:

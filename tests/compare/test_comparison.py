@@ -16,10 +16,10 @@ from pytest_gpuserve.builds.worktree import RevisionUnknown
 from pytest_gpuserve.compare.assertions import Baseline, Duel
 from pytest_gpuserve.compare.comparison import TestComparison
 from pytest_gpuserve.compare.measurement import not_settled
-from pytest_gpuserve.compare.screen import changes_since
+from pytest_gpuserve.compare.stored import changes_since
 from pytest_gpuserve.errors import GpuserveError, NotInRevision, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
-from pytest_gpuserve.store.baseline import Stored
+from pytest_gpuserve.store.baseline import Stored, write
 from pytest_gpuserve.store.kept import KeptFolder
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import ReasonKind
@@ -331,12 +331,11 @@ def test_what_was_measured_alone_stays_the_run(world: World) -> None:
 def test_an_entry_outside_of_git_without_a_commit_has_no_base(world: World) -> None:
     """Nothing is compared with: a build without a revision would be this checkout, and pass beside itself."""
     judge = world.judge()
+    key = world.bench.baselines.key_of(judge.nodeid, "")
+    write(key.path, {key.entry: entry(commit=None)})
     judge.measure(target(), SHAPE, None)
-    (measurement,) = judge.measurements
-    measurement.baseline_key.path.parent.mkdir(parents=True)
-    measurement.baseline_key.path.touch()
     with pytest.raises(NotInGit, match="recorded outside git or with uncommitted changes"):
-        measurement.pair_with_base(Stored(entry(commit=None), ()))
+        judge.measurements[0].base_build()
 
 
 # -- budget

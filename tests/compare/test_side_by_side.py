@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuserve.compare.one_build import judge_one_build
-from pytest_gpuserve.compare.side_by_side import NOT_LOOKED_AT, SideBySide
+from pytest_gpuserve.compare.side_by_side import NOT_LOOKED_AT, SideBySide, judge_one_build
 from pytest_gpuserve.measure.rounds import ARMS, Round
 from pytest_gpuserve.store.kept import KeptFolder, KeptMetric
 from pytest_gpuserve.verdict import verdict as verdict_module
+from pytest_gpuserve.verdict.evidence import LOOKS, Prior
 from pytest_gpuserve.verdict.metric import METRICS
-from pytest_gpuserve.verdict.paired import Prior
 from pytest_gpuserve.verdict.reason import ReasonKind
-from pytest_gpuserve.verdict.sequential import LOOKS
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison
 from tests.support.builders import judgement, streamed
@@ -33,15 +31,15 @@ TOLERANCE = 0.05
 EDGE = math.log1p(THROUGHPUT.growth(TOLERANCE) / 4)
 """The largest negligible change."""
 
-NARROW = Prior(0.005**2, 20, learned=True)
+NARROW = Prior(0.005**2, 20)
 """A machine that is known so well that a first round can PASS."""
 
 SHAKY = Build(start_sd=0.02, window_sd=0.02)
-SHAKY_PRIOR = Prior(2 * SHAKY.start_sd**2, 20, learned=True)
+SHAKY_PRIOR = Prior(2 * SHAKY.start_sd**2, 20)
 """A machine on which looks matter, and a belief that is right about it."""
 
 MIDDLE = Build(change=0.03, start_sd=0.01, window_sd=0.02)
-WIDE = Prior(0.05**2, 20, learned=True)
+WIDE = Prior(0.05**2, 20)
 """Between nothing to talk about and too much, where starts are believed to be so far apart that nothing is decided."""
 
 

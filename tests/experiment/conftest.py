@@ -28,7 +28,7 @@ from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.base import ServerKind
 from pytest_gpuserve.servers.instance import Instance
-from pytest_gpuserve.verdict.sequential import BLOCKS
+from pytest_gpuserve.verdict.evidence import BLOCKS
 from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, stand_in, tick_of
 from tests.fakes.scripted_eyes import ScriptedEyes
 

@@ -15,8 +15,8 @@ from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Round
 from pytest_gpuserve.measure.window import Window
+from pytest_gpuserve.verdict.evidence import BLOCKS
 from pytest_gpuserve.verdict.reason import ReasonKind
-from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.experiment.conftest import LOST, USERS, Stage, either_arm, either_way, told
 from tests.fakes.scripted_eyes import MIB
 from tests.load.ticks import TICK_NS

@@ -12,12 +12,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, cast
 
-from pytest_gpuserve.compare.side_by_side import KEPT_IN_RUN, Memory, SideBySide
+from pytest_gpuserve.compare.side_by_side import SideBySide
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Round
 from pytest_gpuserve.measure.window import Start, Window
-from pytest_gpuserve.store.kept import KeptFolder, KeptRounds, Pair, Subject
-from pytest_gpuserve.verdict.paired import default_prior
-from pytest_gpuserve.verdict.sequential import BLOCKS
+from pytest_gpuserve.store.kept import KeptFolder, KeptRounds, Memory, Pair, Subject
+from pytest_gpuserve.verdict.evidence import BLOCKS, default_prior
 from tests.support.reasons import because
 from tests.support.rounds import AT, window_at
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.store.kept import KeptMetric
-    from pytest_gpuserve.verdict.paired import Prior
+    from pytest_gpuserve.verdict.evidence import Prior
 
 
 @dataclass(frozen=True)
@@ -166,13 +165,12 @@ def a_comparison(
     memory = Memory(history, pair)
     pairing.rounds = list(memory.rounds)
     return SideBySide(
-        cast("Pairing", pairing),
+        pairing=cast("Pairing", pairing),
         kind="against",
         name="the base",
         memory=memory,
         prior_of=lambda metric: prior or default_prior(metric),
         most_foreign_cores=0.25,
-        kept=memory.remark or (KEPT_IN_RUN if memory.rounds else None),
     )
 
 

@@ -242,7 +242,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.pluginmanager.get_plugin(SESSION_NAME) is None:
         return
-    from pytest_gpuserve.compare import measurement, screen
+    from pytest_gpuserve.compare import measurement, stored
     from pytest_gpuserve.experiment import shared_starts
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.plugin import session as plugin_session
@@ -255,7 +255,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     stand_in(patch, servers.engines, servers.foreign_cores)
     patch.setattr(Equipment, "telemetry_source", lambda _: servers.telemetry_source)
     # Loads that are made up have no hours, so that stored numbers of them count, and a host of one speed.
-    for module in (measurement, screen, plugin_session):
+    for module in (measurement, stored, plugin_session):
         patch.setattr(module, "may_screen", lambda _: True)
-    patch.setattr(plugin_session, "read_speed", lambda: -3.5)
+    patch.setattr(measurement, "read_speed", lambda: -3.5)
     config.add_cleanup(patch.undo)

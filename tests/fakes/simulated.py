@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pytest_gpuserve.verdict.metric import METRICS, Growth
-from pytest_gpuserve.verdict.paired import (
+from pytest_gpuserve.verdict.evidence import (
+    BLOCKS,
+    FIRST_BLOCKS,
+    FIRST_WORTH,
+    LEVELS,
+    LOOKS,
     Prior,
     RoundPoint,
     blocks_worth_a_start,
@@ -17,13 +21,13 @@ from pytest_gpuserve.verdict.paired import (
     learn_prior,
     paired_evidence,
 )
-from pytest_gpuserve.verdict.sequential import BLOCKS, FIRST_BLOCKS, FIRST_WORTH, LEVELS, LOOKS
+from pytest_gpuserve.verdict.metric import METRICS, Growth
 from pytest_gpuserve.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpuserve.verdict.sequential import Levels
+    from pytest_gpuserve.verdict.evidence import Levels
     from tests.fakes.noise_model import Noise
 
     Differences = Sequence[Sequence[float]]
@@ -88,7 +92,7 @@ def comparisons(noise: Noise, count: int, *, believed: Noise | None = None) -> l
     true = (believed or noise).start_pair_variance
     variances = true * random.chisquare(PRIOR_DOF, count) / PRIOR_DOF
     return [
-        Comparison(rounds, Prior(variance, PRIOR_DOF, learned=True))
+        Comparison(rounds, Prior(variance, PRIOR_DOF))
         for rounds, variance in zip(differences, variances.tolist(), strict=True)
     ]
 

@@ -97,8 +97,8 @@ def test_an_empty_step_has_no_mean() -> None:
     (step,) = steps_of(((5, 1.0),), [start(window(()), window(()))])
     assert (step.total.throughput, step.total.latency.mean, step.total.latency.total) == (0.0, None, 0)
     with pytest.raises(UsageProblem, match="steps"):
-        _ = Observed([session()], Closed(4)).steps
-    assert [step.users for step in Observed([session()], Steps(((3, 2.0),))).steps] == [3]
+        _ = Observed(lambda: [session()], Closed(4)).steps
+    assert [step.users for step in Observed(lambda: [session()], Steps(((3, 2.0),))).steps] == [3]
     with pytest.raises(NotMeasured, match="side by side a whole load is one window"):
         steps_of(((1, 1.0), (20, 1.0)), [start(window((0.010,) * 100, seconds=2.1))])
 
@@ -106,15 +106,15 @@ def test_an_empty_step_has_no_mean() -> None:
 def test_what_nobody_looked_at_is_not_measured() -> None:
     """Counters and busy cores of starts that have none are errors, not zero; so is a sum of only some starts."""
     uncounted = start(window(items=None, batches=None))
-    unseen = Observed([session(uncounted)])
+    unseen = Observed(lambda: [session(uncounted)])
     with pytest.raises(NotMeasured, match="does not count"):
         _ = unseen.counters
     with pytest.raises(NotMeasured, match="busy cores"):
         _ = unseen.cpu_share
     known = start(timed(counters(queue=0.1)))
-    assert Observed([session(known, known)]).counters.items == 20
+    assert Observed(lambda: [session(known, known)]).counters.items == 20
     with pytest.raises(NotMeasured, match="not in every window"):
-        _ = Observed([session(known, uncounted)]).counters
+        _ = Observed(lambda: [session(known, uncounted)]).counters
 
 
 def test_what_is_answered_after_the_end_is_no_current_rate() -> None:
@@ -149,7 +149,7 @@ def test_a_load_is_counted_each_time_that_it_is_begun(begins_ns: list[int | None
         window() if begin is None else replace(window(), begin_ns=begin, end_ns=begin + SECOND) for begin in begins_ns
     ]
     start = Start(tuple(windows), None)
-    assert Observed([Session((start,), ""), Session((start, start), "")]).loads == 3 * loads
+    assert Observed(lambda: [Session((start,), ""), Session((start, start), "")]).loads == 3 * loads
 
 
 OUTSIDE = "network and client"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuserve.plugin.markers import check_markers, one_at_a_time, tolerances
+from pytest_gpuserve.plugin.collection import check_markers, one_at_a_time, tolerances
 from pytest_gpuserve.plugin.options import Update, read_settings
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.scripted_starts import Script

@@ -143,12 +143,11 @@ def test_files_have_whole_explanations_without_secrets(project: Project, recorde
     project.write(SAYS_IT)
     project.speed(0.5)
     options = [f"--gpuserve-{name}" for name in ("markdown=out.md", "json=out.json", "report=out.html")]
-    result = project.run("--stored-only", *options, "--junitxml=out.xml")
+    result = project.run("--stored-only", *options)
     assert "Full output truncated" in text_of(result)
     result.stdout.fnmatch_lines(["report: *out.html"])
-    junit = {each.get("name"): each.get("value", "") for each in ET.parse(project.path / "out.xml").iter("property")}
     page, comment = ((project.path / f"out.{kind}").read_text() for kind in ("html", "md"))
-    for text in (project.result()["problem"], junit["gpuserve.problem"], page, comment):
+    for text in (project.result()["problem"], page, comment):
         assert "Full output truncated" not in text
         assert "metrics that moved with it: latency.p50" in text
         assert "to accept the new number: pytest suites/perf" in text
@@ -292,31 +291,25 @@ def test_an_error_after_a_skip_is_what_is_told() -> None:
 
 EXPLAINED = ("REGRESSED: throughput is 1/s", "interval -9 %", "to accept it: pytest", "  compute +80 %")
 SHORT = ("REGRESSED: p50 is 2 ms", "interval +9 %")
-MARK = "\n  \n  ...Full output truncated{}, use '-vv' to show"
+MARK = "\n  \n  ...Full output truncated (2 lines hidden), use '-vv' to show"
 
 
-@pytest.mark.parametrize("hidden", ["", " (2 lines hidden)"])
 @pytest.mark.parametrize("left", ["\n  interval -9 %...", "\n  inter...", "..."])
-def test_a_cut_explanation_is_put_back_where_it_stood(left: str, hidden: str) -> None:
-    """Wherever pytest has cut, and whichever pytest: what stands around it stays, as does what is not ours or whole."""
-    whole = "AssertionError: slow\nassert (REGRESSED: throughput is 1/s\n  interval -9 %\n  to accept it: pytest\n"
-    text = f"AssertionError: slow\nassert (REGRESSED: throughput is 1/s{left}{MARK.format(hidden)}\n and 0)"
-    assert uncut(text, [EXPLAINED]) == f"{whole}    compute +80 %\n and 0)"
-    text = f"assert (REGRESSED: p50 is 2 ms\n  interval +9 % or REGRESSED: throughput is 1/s...{MARK.format('')})"
-    put_back = "assert (REGRESSED: p50 is 2 ms\n  interval +9 % or REGRESSED: throughput is 1/s\n  interval -9 %\n"
-    assert uncut(text, [SHORT, EXPLAINED]) == f"{put_back}  to accept it: pytest\n    compute +80 %)"
-    for other in (f"assert [1] == [2]...{MARK.format('')}", "\n  ".join(EXPLAINED), ""):
+def test_a_cut_explanation_is_put_back_where_it_stood(left: str) -> None:
+    """The last explanation that pytest shows is whole again, behind the test's words; other texts stay as they are."""
+    text = f"AssertionError: slow\nassert REGRESSED: throughput is 1/s{left}{MARK}"
+    whole = "\n".join(EXPLAINED)
+    assert uncut(text, [EXPLAINED, SHORT]) == f"AssertionError: slow\nassert {whole}"
+    for other in (f"assert [1] == [2]...{MARK}", whole, ""):
         assert uncut(other, [EXPLAINED]) == other
 
 
-def test_what_pytest_cut_is_told_beside_its_report() -> None:
-    """It holds until the test runs again; a text that pytest has shown whole is not repeated."""
+def test_an_explanation_belongs_to_one_run_of_a_test() -> None:
+    """A repeated test begins without those of its last run."""
     outcomes = Outcomes()
     outcomes.begin(NODEID)
     outcomes.explained(EXPLAINED)
-    cut = f"{EXPLAINED[0]}...{MARK.format('')}"
-    assert kept(outcomes, cut).problem == "\n  ".join(EXPLAINED)
-    assert outcomes.beyond_pytest(NODEID) == "\n  ".join(EXPLAINED)
+    cut = f"{EXPLAINED[0]}...{MARK}"
+    assert kept(outcomes, cut).problem == "\n".join(EXPLAINED)
     outcomes.begin(NODEID)
     assert kept(outcomes, cut).problem == cut
-    assert outcomes.beyond_pytest(NODEID) == ""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pytest_gpuserve.compare.comparison import Look
 from pytest_gpuserve.load.tick import Tick
-from pytest_gpuserve.plugin import progress
+from pytest_gpuserve.plugin import terminal
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.fakes.scripted_starts import Script
 from tests.load.ticks import alike
@@ -18,9 +18,9 @@ from tests.plugin.conftest import Project, text_of
 from tests.support.builders import judgement
 
 EAGER = """
-from pytest_gpuserve.plugin import progress
+from pytest_gpuserve.plugin import terminal
 
-progress.EVERY_SECONDS = 0
+terminal.EVERY_SECONDS = 0
 """
 """A conftest that lets every tick be shown, and told."""
 
@@ -88,12 +88,12 @@ def test_what_is_not_known_is_told_as_that() -> None:
     """A p99 of fewer than 100 requests and a rate before the first answer are unknown; errors are shown if any."""
     look = Look("round", 2, 8, judgement(Verdict.INCONCLUSIVE))
     few, many = (Tick(0, 0, 10**9, requests=count, latency=alike(count, 12_300_000)) for count in (99, 100))
-    assert progress.progress_line("", None, Tick(0, 0, 3 * 10**9), None) == "-/s  p99 -"
-    assert progress.progress_line("", None, few, None) == "99.0/s  p99 -"
-    told = progress.progress_line("", None, replace(many, errors={"reset": 3}), None)
+    assert terminal.progress_line("", None, Tick(0, 0, 3 * 10**9), None) == "-/s  p99 -"
+    assert terminal.progress_line("", None, few, None) == "99.0/s  p99 -"
+    told = terminal.progress_line("", None, replace(many, errors={"reset": 3}), None)
     assert told == "100/s  p99 12.3 ms  errors: 3"
     told = "test_a  round 2 of 8  throughput -30.1 %  100/s  p99 12.3 ms  budget: 4 min 2 s left"
-    assert progress.progress_line("test_a", look, many, 242.0) == told
+    assert terminal.progress_line("test_a", look, many, 242.0) == told
 
 
 # -- before and after

@@ -14,10 +14,9 @@ import pytest
 
 from pytest_gpuserve.report.markdown import comment
 from pytest_gpuserve.report.next_step import next_step
-from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.result_json import document as json_document
 from pytest_gpuserve.report.results import SessionResult
-from pytest_gpuserve.report.terminal import table
+from pytest_gpuserve.report.terminal import table, totals_line
 from tests.report.html_results import session_result
 
 FROZEN: Final = Path(__file__).with_name("frozen")

@@ -9,12 +9,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.report.html import MOST_BYTES, document
+from pytest_gpuserve.report.html import MOST_BYTES, document, plots_of
 from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.next_step import next_step
-from pytest_gpuserve.report.plots import plots_of
-from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
+from pytest_gpuserve.report.terminal import totals_line
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.report.html_results import session_result
 from tests.support.builders import judgement, result_of, session, start, window

@@ -14,10 +14,9 @@ from pytest_gpuserve.report.next_step import (
     REMEDIES,
     UPDATE,
     UPDATE_NEW,
-    closer_command,
     code_before,
-    command_for,
     next_step,
+    steps_of,
 )
 from pytest_gpuserve.report.results import SessionResult, TestResult
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
@@ -259,16 +258,15 @@ def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
     """In git, a regression that only a stored number shows is looked at first, by the same command in both places."""
     judged = judgement(reasons=(Reason(ReasonKind.COMMIT_UNKNOWN, "git has no such commit"),))
     run = replace(run_of(result_of("t.py::test_z[50]", judged)), commit="0123456789ab", clean=clean)
-    found = closer_command(judged, "t.py::test_z[50]", "T4", before=code_before("0123456789ab", clean=clean))
-    assert found == (
-        f"look closer, beside the code before: pytest 't.py::test_z[50]' --gpu=T4 --against={shlex.quote(before)}"
-    )
+    found = f"look closer, beside the code before: pytest 't.py::test_z[50]' --gpu=T4 --against={shlex.quote(before)}"
+    steps = steps_of(judged, "t.py::test_z[50]", "T4", before=code_before("0123456789ab", clean=clean))
+    accepted = "pytest 't.py::test_z[50]' --gpu=T4 --baseline-update --reason='why it is worth it'"
+    assert steps == [f"first {found}", f"to accept the new number, if the closer look confirms it: {accepted}"]
     assert next_step(run) == f"next: {found}"
 
 
 def test_an_id_that_cannot_be_typed_makes_no_command() -> None:
     """Such an id would break the line, or select another test; outside git a closer look is impossible."""
-    assert command_for(judgement(), "t.py::test_z[\x1b]", "cpu", stored=True) == ""
-    assert closer_command(judgement(), "t[\x1b]", "cpu", before="HEAD~1") == ""
+    assert steps_of(judgement(), "t.py::test_z[\x1b]", "cpu", before="HEAD~1") == []
     assert code_before(None, clean=True) == code_before(None, clean=False) == ""
-    assert closer_command(judgement(), "t", "cpu", before="") == ""
+    assert len(steps_of(judgement(), "t", "cpu", before="")) == 1

@@ -13,16 +13,18 @@ from rich.cells import cell_len
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.report.names import names_of, some_of
 from pytest_gpuserve.report.next_step import UPDATE
-from pytest_gpuserve.report.remarks import (
+from pytest_gpuserve.report.results import RunResult, TestResult
+from pytest_gpuserve.report.terminal import (
+    LEFT_OUT_FIRST,
+    NARROWEST,
     client_lines,
     language_model_lines,
     measured_again_lines,
     problem_lines,
     reason_lines,
+    table,
     totals_line,
 )
-from pytest_gpuserve.report.results import RunResult, TestResult
-from pytest_gpuserve.report.terminal import LEFT_OUT_FIRST, NARROWEST, table
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict

@@ -13,8 +13,8 @@ from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.measure.rounds import ARMS, round_point
 from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.verdict.evidence import BLOCKS
 from pytest_gpuserve.verdict.metric import METRICS
-from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.fakes.children.toolkit import HERE
 from tests.plugin.conftest import is_busy
 from tests.servers.deployments import COUNTERS, Starts

@@ -17,8 +17,7 @@ from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.points import NotMeasured, mean_value, value_of_starts
 from pytest_gpuserve.measure.window import GpuUse, Start, Window
-from pytest_gpuserve.store.baseline import SUMMARY_TOLERANCE, read, render, write
-from pytest_gpuserve.store.files import stock_of
+from pytest_gpuserve.store.baseline import SUMMARY_TOLERANCE, read, render, stock_of, write
 from pytest_gpuserve.store.schema import SCHEMA, Entry, StartRecord, sessions_of, start_of, start_record
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 from tests.support.builders import entry, session, small_entries, start, streamed, window

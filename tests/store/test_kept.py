@@ -14,7 +14,7 @@ from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.rounds import Round
 from pytest_gpuserve.measure.window import Start
 from pytest_gpuserve.store.kept import DAYS, MOST_FILES, KeptFolder, KeptMetric, KeptRounds, Pair, Subject
-from pytest_gpuserve.verdict.paired import RoundPoint
+from pytest_gpuserve.verdict.evidence import RoundPoint
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import streamed, window
 from tests.support.reasons import because

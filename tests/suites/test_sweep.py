@@ -43,7 +43,7 @@ class _Seen(Observed):
 
 def run() -> Run:
     """A run of two starts, each of four windows with ten answers of 10 ms."""
-    return cast("Run", _Seen([session()]))
+    return cast("Run", _Seen(lambda: [session()]))
 
 
 def test_a_row_has_what_was_measured_and_nothing_else() -> None:

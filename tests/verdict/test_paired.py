@@ -15,25 +15,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.verdict.metric import METRICS, Growth
-from pytest_gpuserve.verdict.paired import (
+from pytest_gpuserve.verdict.evidence import (
+    BLOCKS,
+    LEVELS,
+    LOOKS,
     MOST_DOF,
+    Levels,
     LimitEvidence,
     Prior,
     RoundPoint,
     blocks_worth_a_start,
     default_prior,
+    first_look,
     learn_prior,
+    look_index,
     paired_evidence,
     paired_limit,
 )
-from pytest_gpuserve.verdict.sequential import BLOCKS, LEVELS, LOOKS, Levels, first_look, look_index
+from pytest_gpuserve.verdict.metric import METRICS, Growth
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.reasons import said
 
 THROUGHPUT = METRICS["throughput"]
 LEVEL = LEVELS[1]
-LEARNED = Prior(0.006**2, 12, learned=True)
+LEARNED = Prior(0.006**2, 12)
 DEFAULT = default_prior(THROUGHPUT)
 
 VECTORS: list[dict[str, Any]] = json.loads(
@@ -45,7 +50,7 @@ WORDS = {
     "undecided": {Verdict.INCONCLUSIVE},
 }
 
-PRIORS = st.builds(Prior, variance=st.floats(1e-6, 1e-2), dof=st.floats(0.5, 20), learned=st.booleans())
+PRIORS = st.builds(Prior, variance=st.floats(1e-6, 1e-2), dof=st.floats(0.5, 20))
 GROWTHS = st.floats(0.01, 0.5).map(Growth)
 
 
@@ -68,7 +73,7 @@ class Asked(TypedDict):
 
 def of_vector(vector: dict[str, Any]) -> tuple[list[RoundPoint], Prior, Asked]:
     """The arguments of a vector, whose tolerance is a growth; a prior with 3 degrees of freedom is the default one."""
-    prior = Prior(**vector["prior"], learned=vector["prior"]["dof"] > 3)
+    prior = Prior(**vector["prior"])
     return (
         points(*vector["rounds"]),
         prior,
@@ -156,20 +161,20 @@ def test_blocks_are_worth_what_they_cost_and_tell() -> None:
 
 
 def test_the_default_prior_is_wide() -> None:
-    """The sd is 1.5 % between two starts, 3 % for p99, more for cold starts; 3 degrees of freedom, nothing learned."""
+    """The sd is 1.5 % between two starts, 3 % for p99, more for cold starts; 3 degrees of freedom."""
     priors = {name: default_prior(metric) for name, metric in METRICS.items() if name != "latency.p90"}
     tails = {metric.name: 0.03 for metric in METRICS.values() if metric.quantile == 0.99}
     odd = {**tails, "gpu_memory": 0.00707, "cold_start": 0.0707}
     spreads = {name: math.sqrt(prior.variance) for name, prior in priors.items()}
     assert spreads == pytest.approx({name: odd.get(name, 0.015) for name in priors}, rel=1e-3)
-    assert {(prior.dof, prior.learned) for prior in priors.values()} == {(3, False)}
+    assert {prior.dof for prior in priors.values()} == {3}
 
 
 @pytest.mark.parametrize(
     ("change", "prior", "growth", "verdict", "reason"),
     [
         (0.0, LEARNED, 0.05, Verdict.PASS, ""),
-        (0.0, Prior(0.006**2, 1, learned=True), 0.05, Verdict.INCONCLUSIVE, ""),
+        (0.0, Prior(0.006**2, 1), 0.05, Verdict.INCONCLUSIVE, ""),
         (0.0, DEFAULT, 0.05, Verdict.INCONCLUSIVE, ""),
         # What is worse for sure, and not by three errors of the default prior more than the tolerance.
         (0.05, LEARNED, 0.05, Verdict.INCONCLUSIVE, "worse by 4.9 % in one round"),
@@ -178,7 +183,7 @@ def test_the_default_prior_is_wide() -> None:
         (0.09, DEFAULT, 0.05, Verdict.INCONCLUSIVE, ""),
         (0.12, DEFAULT, 0.05, Verdict.REGRESSED, ""),
         (-0.09, LEARNED, 0.05, Verdict.PASS, ""),
-        (0.0, Prior(0.006**2, 1, learned=True), 0.20, Verdict.PASS, ""),
+        (0.0, Prior(0.006**2, 1), 0.20, Verdict.PASS, ""),
         (-0.10, LEARNED, 0.05, Verdict.IMPROVED, ""),
         (0.12, LEARNED, 0.20, Verdict.PASS, "within the tolerance"),
     ],

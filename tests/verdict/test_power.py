@@ -19,9 +19,16 @@ from typing import Final
 
 import pytest
 
+from pytest_gpuserve.verdict.evidence import (
+    BLOCKS,
+    LEVELS,
+    LOOKS,
+    RoundPoint,
+    default_prior,
+    first_look,
+    paired_evidence,
+)
 from pytest_gpuserve.verdict.metric import METRICS, Growth
-from pytest_gpuserve.verdict.paired import RoundPoint, default_prior, paired_evidence
-from pytest_gpuserve.verdict.sequential import BLOCKS, LEVELS, LOOKS, first_look
 from pytest_gpuserve.verdict.verdict import INDIFFERENT_SHARE, Verdict
 from tests.fakes.noise_model import NOISES, NOISY, QUIET, TYPICAL, Noise
 from tests.fakes.simulated import (

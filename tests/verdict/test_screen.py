@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from pytest_gpuserve.verdict.evidence import screen_evidence
 from pytest_gpuserve.verdict.metric import METRICS, Growth
-from pytest_gpuserve.verdict.screen import screen_evidence
 from pytest_gpuserve.verdict.verdict import Evidence, Verdict
 from tests.support.counting import chance, short_and_long
 

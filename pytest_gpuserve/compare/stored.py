@@ -1,4 +1,4 @@
-"""Judges a load by the stored numbers of its baseline, as far as they are evidence here and now.
+"""A load and its stored numbers: judged by them, as far as they are evidence here and now, or recorded.
 
 Stored numbers count only on a GPU, and only if this host recorded them with the same facts of the GPU while it was as
 fast as now. They may then end a comparison with PASS. If rounds are impossible they give all three outcomes, with the
@@ -7,6 +7,7 @@ remark that they were not settled side by side.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -14,14 +15,16 @@ import msgspec
 
 from pytest_gpuserve.compare.baseline_store import comparability
 from pytest_gpuserve.compare.measurement import may_screen
-from pytest_gpuserve.compare.one_build import outside_git
+from pytest_gpuserve.compare.side_by_side import outside_git
 from pytest_gpuserve.device.rules import HOST_RULES, changes, speed_text
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_value, point
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
 from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.measure.work import FEWEST_WINDOWS, unknown_work, unlike_work
+from pytest_gpuserve.units import format_change, format_value
+from pytest_gpuserve.verdict.evidence import screen_evidence
+from pytest_gpuserve.verdict.metric import METRICS, log_cost
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from pytest_gpuserve.verdict.screen import screen_evidence
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
@@ -108,11 +111,11 @@ def _unusable(text: str) -> Usable:
 
 def unsound_judgement(measurement: Measurement, metric: Metric) -> Judgement | None:
     """Judgement of a measurement that cannot be trusted, or is unknown; None if it is sound."""
-    run = measurement.run
-    if run.invalid:
-        return Judgement.invalid(metric, "baseline", *run.invalid, value=measurement.value(metric))
+    invalid = measurement.run.invalid
+    if invalid:
+        return Judgement.invalid(metric, "baseline", *invalid, value=measurement.value(metric))
     try:
-        for session in run.sessions:
+        for session in measurement.sessions:
             point(metric, session, measurement.policy.tolerance_of(metric))
     except TooFewRequests:
         return None
@@ -125,7 +128,7 @@ def screen(measurement: Measurement, metric: Metric, usable: Usable) -> Judgemen
     """Judge by stored numbers; None if they decide nothing."""
     if not usable.sessions:
         return None
-    sessions, recorded = measurement.run.sessions, [session for _, session in usable.sessions]
+    sessions, recorded = measurement.sessions, [session for _, session in usable.sessions]
     streams = (_streams(recorded), _streams(sessions)) if metric.is_of_requests else ((), ())
     unlike = unlike_work(*streams)
     if unlike is not None:
@@ -182,7 +185,7 @@ def settled_alone(
     if screened is not None and screened.reference is not None:
         # The build of a remote server is unknown.
         is_own_claim = screened.verdict.is_claim and measurement.is_own
-        if is_own_claim and measurement.is_base_build(stored):
+        if is_own_claim and measurement.is_base_build:
             return outside_git(screened, "this checkout is the build of the baseline").because(BY_STORED, reason)
         return screened.because(BY_STORED, reason)
     if screened is not None and screened.verdict is Verdict.MISSING:
@@ -196,6 +199,18 @@ def settled_alone(
         reference=_mean(metric, stored.sessions),
         reasons=(*known, *(() if usable.why is None else (usable.why,)), reason),
     )
+
+
+def compared(measurement: Measurement, judgement: Judgement) -> tuple[Sequence[Session], Sequence[Session]]:
+    """Compared sessions of a judgement: the reference's and the run's; empty without a comparison."""
+    if judgement.reference_kind in {"against", "duel"} and measurement.paired is not None:
+        return measurement.paired.sessions("base"), measurement.paired.sessions("candidate")
+    stored = measurement.stored
+    if stored is None or measurement.run.invalid or judgement.reference_kind != "baseline":
+        return (), ()
+    usable = usable_sessions(measurement, stored).sessions
+    # Changes on a host of another speed moved with the host.
+    return ([session for _, session in usable], measurement.sessions) if usable else ((), ())
 
 
 def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
@@ -212,9 +227,10 @@ def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
     return tuple(changed)
 
 
-def recorded_clock_mhz(measurement: Measurement, stored: Stored | None) -> float | None:
+def recorded_clock_mhz(measurement: Measurement) -> float | None:
     """Mean SM clock in a comparable baseline; None without one."""
-    if stored is None or measurement.why_absent(stored):
+    stored = measurement.stored
+    if stored is None or measurement.unlike_stored:
         return None
     use = GpuUse.pooled([window for session in stored.sessions for window in session.windows])
     return None if use is None else use.sm_clock_mhz
@@ -237,3 +253,84 @@ def _mean(metric: Metric, sessions: Sequence[Session]) -> float | None:
 
 def _streams(sessions: Sequence[Session]) -> list[Streams | None]:
     return [window.streams for session in sessions for window in session.windows]
+
+
+def judge_recording(measurement: Measurement, metric: Metric) -> Judgement:
+    """Judge the effect of a recording on a metric: its value is compared directly with that of the present entry."""
+    unsound = unsound_judgement(measurement, metric)
+    if unsound is not None:
+        return unsound
+    value, tolerance = measurement.value(metric), measurement.policy.tolerance_of(metric)
+    shared = measurement.shared_host()
+    if shared is not None:
+        reason = shared.with_text(f"{shared}; a baseline recorded now would hide a regression later")
+        return Judgement.invalid(metric, "baseline", reason, value=value)
+    try:
+        # A recording must be good enough for comparisons tomorrow.
+        for session in measurement.sessions:
+            point(metric, session, tolerance)
+        value = mean_value(metric, measurement.sessions)
+    except NotMeasured as problem:
+        return not_measured(metric, problem)
+    recorded = Reason(ReasonKind.RECORDING, "recorded by this run, if the test passes")
+    stored, unlike = measurement.stored, measurement.unlike_stored
+    if stored is None or unlike:
+        # A missing entry explains why it is recorded; an entry with another workload is worth a remark.
+        return Judgement.missing(metric, "baseline", *(unlike if stored else ()), recorded, value=value)
+    try:
+        reference = mean_value(metric, stored.sessions)
+    except NotMeasured:
+        return Judgement.missing(metric, "baseline", recorded, value=value)
+    grown = log_cost(metric, value) - log_cost(metric, reference)
+    is_looser = grown > math.log1p(metric.growth(tolerance))
+    needed = (_needs_reason(metric),) if is_looser and not measurement.policy.reason else ()
+    return Judgement(
+        metric,
+        Verdict.REGRESSED if is_looser else Verdict.PASS,
+        "baseline",
+        value=value,
+        reference=reference,
+        change=value / reference - 1,
+        tolerance=tolerance,
+        rounds=len(measurement.sessions),
+        reasons=needed or (recorded,),
+    )
+
+
+def record(measurement: Measurement) -> list[str]:
+    """Write the baseline of a load, if this is a recording, and it can be trusted; a report.
+
+    Raises:
+        BaselineUnusable: The file cannot be read or written.
+    """
+    answers = _answers(measurement)
+    if not measurement.is_recorded or not answers or measurement.run.invalid:
+        return []
+    key, baselines = measurement.baseline_key, measurement.bench.baselines
+    done = baselines.record(key, measurement.workload, measurement.sessions, measurement.policy.reason)
+    return [
+        f"{key.entry}: {done} in {key.path}{baselines.here.revision.counts(key.path)}",
+        *(f"{key.entry}: {_changed(answer)}" for answer in answers),
+    ]
+
+
+def _answers(measurement: Measurement) -> list[Judgement]:
+    """Answers to a test's comparisons with the baseline of a load, in the order of the metrics."""
+    asked = ((name, "baseline") for name in METRICS)
+    return [measurement.answers[each] for each in asked if each in measurement.answers]
+
+
+def _changed(judgement: Judgement) -> str:
+    """``throughput 812/s -> 931/s (+14.7 %)``."""
+    name, unit, value, reference = judgement.metric.name, judgement.unit, judgement.value, judgement.reference
+    if value is None:
+        return name
+    if reference is None:
+        return f"{name} {format_value(value, unit)}"
+    change = format_change(value / reference - 1)
+    return f"{name} {format_value(reference, unit)} -> {format_value(value, unit)} ({change})"
+
+
+def _needs_reason(metric: Metric) -> Reason:
+    text = f"recording this would loosen {metric.name}, which needs a reason: --reason='why it is worth it'"
+    return Reason(ReasonKind.NEEDS_REASON, text)

@@ -1,10 +1,11 @@
-"""The verdict of a paired comparison: two servers measured side by side over rounds of fresh starts.
+"""Evidence of paired rounds, of one session beside recorded ones, and the looks of a comparison with their levels.
 
-The unit is the round, because the windows of one start share its luck. A round gives the trimmed mean of its block
-differences, and that mean's variance from inside the round (K. K. Yuen, Biometrika 61, 1974, 165-170). The variance
-that one pair of starts adds is a prior with degrees of freedom, so a single round can already decide. The spread
-between rounds is mixed in as it becomes known. It replaces the prior if it is significantly larger (F test, .05). The
-degrees of freedom of the sum are Satterthwaite's.
+A paired comparison measures two servers side by side over rounds of fresh starts. The unit is the round, because the
+windows of one start share its luck. A round gives the trimmed mean of its block differences, and that mean's variance
+from inside the round (K. K. Yuen, Biometrika 61, 1974, 165-170). The variance that one pair of starts adds is a prior
+with degrees of freedom, so a single round can already decide. The spread between rounds is mixed in as it becomes
+known. It replaces the prior if it is significantly larger (F test, .05). The degrees of freedom of the sum are
+Satterthwaite's.
 
 After one round, only the prior knows how far two starts of one build differ. A claim of a change after one round
 therefore has to lie three standard errors beyond the tolerance, by a prior that is at least as wide as the default. A
@@ -37,6 +38,11 @@ both. Each case has 1200 comparisons on machines of three noise levels:
   one.
 - If two starts differ by 3 % (sd), twice the belief without history: at the edge of the tolerance at most .084 PASS
   after one start pair of history and .061 after three. Of identical builds .01 are REGRESSED.
+
+Looks and their levels: the levels of all looks together keep the level of the whole comparison. They spend
+``alpha * sqrt(t)`` of the error by the time a share t of the planned rounds is measured (K. K. G. Lan and D. L. DeMets,
+Biometrika 70, 1983, 659-663). The levels are fixed numbers. A look that is not taken loses its share and gives it to no
+other, so no observation can move a level. Other comparisons of the run cannot either.
 """
 
 from __future__ import annotations
@@ -44,17 +50,84 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pytest_gpuserve.verdict.metric import COLD_START
 from pytest_gpuserve.verdict.student import f_upper_tail, t_upper_tail
 from pytest_gpuserve.verdict.verdict import EstimatedChange, Evidence, Verdict, one_start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuserve.verdict.metric import Growth, Metric
     from pytest_gpuserve.verdict.reason import Reason
-    from pytest_gpuserve.verdict.sequential import Levels
+
+
+class Levels(NamedTuple):
+    """One-sided levels of one look.
+
+    Attributes:
+        within: Level of a PASS.
+        claim: Level of REGRESSED, and of IMPROVED.
+    """
+
+    within: float
+    claim: float
+
+
+PASS_ALPHA: Final = 0.05
+"""Largest share of wrong PASSes over all looks of one comparison."""
+
+CLAIM_ALPHA: Final = 0.025
+"""Largest share of wrong claims of one kind over all looks of one comparison, for any number of comparisons in a
+run."""
+
+BLOCKS: Final = 6
+"""Blocks of a full round."""
+
+FIRST_BLOCKS: Final = 3
+"""Blocks of the first round before the first look."""
+
+FIRST_WORTH: Final = 2.0
+"""Round 1 ends with its first look if the optimal number of blocks per start is at most this.
+
+The optimal number is `blocks_worth_a_start`. This limit is below the measured blocks, because so few blocks tell
+little of their own spread.
+"""
+
+LOOKS: Final[tuple[tuple[int, int], ...]] = ((1, FIRST_BLOCKS), *((rounds, BLOCKS) for rounds in range(1, 9)))
+"""Looks, as (rounds begun, blocks measured of the last round); round 1 may end with the first look."""
+
+LEVELS: Final[tuple[Levels, ...]] = tuple(
+    map(
+        Levels,
+        (0.01289, 0.01073, 0.01114, 0.01091, 0.01118, 0.01111, 0.01217, 0.01219, 0.01249),
+        (0.00633, 0.00475, 0.00506, 0.00504, 0.00496, 0.00531, 0.00574, 0.00531, 0.00605),
+    )
+)
+"""Levels of each look: shares of `PASS_ALPHA` and of `CLAIM_ALPHA`."""
+
+_TAIL_FROM: Final = 0.99
+
+_SECOND_ROUND: Final = LOOKS.index((2, BLOCKS))
+
+
+def look_index(rounds: int, blocks_in_last_round: int) -> int | None:
+    """Index of the look that is due after so many rounds and blocks of the last round; None between looks."""
+    place = (rounds, blocks_in_last_round)
+    return LOOKS.index(place) if place in LOOKS else None
+
+
+def first_look(metric: Metric) -> int:
+    """The first look that a metric takes part in.
+
+    A p99 of three blocks rests on too few requests. A cold start takes two rounds, because the first start of all may
+    read its files from disk while the other server finds them in memory. So the first of two rounds is left out
+    (`compare.side_by_side.judged_rounds`).
+    """
+    if metric.name == COLD_START:
+        return _SECOND_ROUND
+    return 1 if metric.quantile is not None and metric.quantile >= _TAIL_FROM else 0
 
 
 TRIMMED_SHARE: Final = 0.2
@@ -109,7 +182,6 @@ class Prior:
     Attributes:
         variance: Variance of the difference of log cost within one pair of starts, positive.
         dof: Degrees of freedom of the variance, positive, not necessarily whole.
-        learned: Whether the prior holds anything that was measured on this machine for this test.
 
     Raises:
         ValueError: A number is not positive and finite.
@@ -117,7 +189,6 @@ class Prior:
 
     variance: float
     dof: float
-    learned: bool = False
 
     def __post_init__(self) -> None:
         for name, number in (("variance", self.variance), ("degrees of freedom", self.dof)):
@@ -290,7 +361,7 @@ def learn_prior(metric: Metric, stored: Sequence[Sequence[float]], paired: Seque
     counted = min(float(dof), MOST_DOF)
     weight = default.dof * max(0.0, 1 - dof / _ENOUGH_DOF)
     mixed = (weight * default.variance + counted * learned) / (weight + counted)
-    return Prior(max(mixed, learned, metric.sd_floor**2), weight + counted, learned=True)
+    return Prior(max(mixed, learned, metric.sd_floor**2), weight + counted)
 
 
 def _pooled(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
@@ -310,3 +381,58 @@ def _inside(rounds: Sequence[RoundPoint]) -> float:
     """Mean squared standard error inside a round, over the rounds of two or more blocks."""
     known = [point.u for point in rounds if point.dof]
     return fmean(known) if known else 0.0
+
+
+def screen_evidence(
+    metric: Metric, recorded: Mapping[str, Sequence[float]], now: float, *, most_growth: Growth
+) -> Evidence:
+    """Evidence of a new session against recorded ones of the same host.
+
+    Of ``n`` recorded sessions with the mean ``M``, and one new session ``y``::
+
+        est = y - M      V = s^2 (1 + 1/n) + d^2
+
+    ``s`` is the spread of sessions within an occasion (a run of pytest). It is pooled over the recorded occasions and
+    mixed with the metric's default, which counts as three degrees of freedom. ``d`` is the drift between occasions,
+    which a single occasion cannot show: the metric's default, mixed with the spread of the occasions' means once there
+    are several. The degrees of freedom of the sum are Satterthwaite's (Biometrics Bulletin 2, 1946, 110-114). The zone
+    test of `Evidence` decides, a PASS at .05 and a claim at .025.
+
+    A screen is weaker than a paired comparison: in a lucky hour it passes builds that a pair of servers would not. The
+    table is simulated for a tolerated growth of 5 %, 20 000 runs each (`tests/verdict/test_screen.py` counts). Its
+    columns: identical builds that PASS and are REGRESSED; builds 5 % slower that PASS and are REGRESSED; builds 10 %
+    slower that are REGRESSED. ::
+
+        sd of sessions, occasions    3 sessions of one occasion     12 sessions of four occasions
+        0.3 %      0 %               .27 .000; .000 .00; 1.0        1.0 .000; .000 .19; 1.0
+        1 %        1 %               .43 .000; .002 .06; .83        .76 .000; .007 .27; .99
+        1 %        2 %               .46 .005; .044 .17; .72        .57 .006; .046 .25; .87
+        2 %        2 %               .42 .012; .063 .18; .63        .46 .008; .052 .20; .73
+
+    Args:
+        metric: The judged metric.
+        recorded: Log costs of the recorded sessions, at least one, by the occasion of their measurement.
+        now: Log cost of the new session.
+        most_growth: Largest acceptable growth of the cost: `Metric.growth` of a tolerance.
+
+    Raises:
+        ValueError: Nothing was recorded, or a number is NaN, infinite or out of range.
+    """
+    every = [cost for costs in recorded.values() for cost in costs]
+    if not every:
+        raise ValueError("a screen needs at least one recorded session")
+    within = [(cost - fmean(costs)) for costs in recorded.values() for cost in costs]
+    means = [fmean(costs) for costs in recorded.values()]
+    session, session_dof = _mixed(metric, within, len(every) - len(means))
+    drift, drift_dof = _mixed(metric, [mean - fmean(means) for mean in means], len(means) - 1)
+    part = session * (1 + 1 / len(every))
+    variance = part + drift
+    df = variance**2 / (part**2 / session_dof + drift**2 / drift_dof)
+    return Evidence(now - fmean(every), math.sqrt(variance), df, PASS_ALPHA, CLAIM_ALPHA, 0.0, most_growth)
+
+
+def _mixed(metric: Metric, deviations: Sequence[float], dof: int) -> tuple[float, float]:
+    """Variance that mixes the metric's default with the observed one, and its degrees of freedom."""
+    squares = math.fsum(deviation**2 for deviation in deviations)
+    variance = (_DEFAULT_DOF * metric.default_sd**2 + squares) / (_DEFAULT_DOF + dof)
+    return max(variance, metric.sd_floor**2), _DEFAULT_DOF + dof
