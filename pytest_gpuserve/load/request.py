@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -126,36 +126,21 @@ def asks_to_close(payload: bytes) -> bool:
     return b"\r\nconnection: close" in head.lower()
 
 
-class StreamOptions(NamedTuple):
-    """Options of a request for its stream.
-
-    Args:
-        choices: Number of answers.
-        usage: Whether it has to report its token count.
-    """
-
-    choices: int = 1
-    usage: bool = False
-
-
 class _Body(msgspec.Struct):
     n: Any = 1
     prompt: Any = None
-    stream_options: Any = None
 
 
-def stream_options_of(payload: bytes) -> StreamOptions:
-    """Read the options in a serialised request of OpenAI's API; other requests have the defaults."""
+def choices_of(payload: bytes) -> int:
+    """Number of answers that a serialised request of OpenAI's API wants; 1 for any other request."""
     try:
         body = msgspec.json.decode(payload.partition(b"\r\n\r\n")[2], type=_Body)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        return StreamOptions()
+        return 1
     prompts = body.prompt if isinstance(body.prompt, list) and body.prompt else [""]
     # A list of numbers is one prompt, by its tokens.
     several = len(prompts) if all(isinstance(prompt, (str, list)) for prompt in prompts) else 1
-    each = body.n if isinstance(body.n, int) else 1
-    options = body.stream_options if isinstance(body.stream_options, dict) else {}
-    return StreamOptions(max(1, each * several), options.get("include_usage") is True)
+    return max(1, several * body.n) if isinstance(body.n, int) else several
 
 
 def check_answer(expect: Expect | None, body: bytes) -> str | None:

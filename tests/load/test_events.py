@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from pytest_gpuserve.load.engine import http1
 from pytest_gpuserve.load.engine.streams import MAX_EVENT_BYTES, StreamAnswer, Streams
 from pytest_gpuserve.load.engine.transport import IDLE, FaultKind
-from pytest_gpuserve.load.request import StreamOptions
 from tests.fakes.http_connection import FakeOpening, User, cut
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def count(*pieces: bytes) -> int:
 
 def fault(*pieces: bytes, choices: int = 1) -> str:
     """The kind of fault of a stream; empty for a complete answer."""
-    found = read(*pieces).fault(StreamOptions(choices), others_tell_usage=True)
+    found = read(*pieces).fault(choices)
     return "" if found is None else str(found[0])
 
 
@@ -249,12 +248,12 @@ def test_an_answer_has_as_many_choices_as_were_asked_for() -> None:
 class Reader(User):
     """A user of one stream after the other, who notes what comes of them."""
 
-    def __init__(self, *, asks_usage: bool = False) -> None:
+    def __init__(self) -> None:
         self.told: list[object] = []
         self.first_ns = self.last_ns = IDLE
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(http1, "Opening", FakeOpening)
-            super().__init__(transport=lambda *args, **_: Streams(*args, asked=[StreamOptions(usage=asks_usage)]))
+            super().__init__(transport=lambda *args, **_: Streams(*args, choices=[1]))
 
     def chunk(self, now_ns: int, before_ns: int) -> None:
         """Note whether it is the first, and else whether it came with the one before it."""
@@ -314,16 +313,6 @@ def test_a_failed_answer_is_refused_with_what_the_server_said() -> None:
     assert "out of memory" in str(events[2][2])
     assert '"completion_tokens": 5' in str(events[3][2])
     assert reader.told == [*["first"] * 4, (1, None)]
-
-
-@pytest.mark.parametrize("asks", [False, True])
-def test_usage_that_was_asked_for_and_is_sent_belongs_to_every_answer(*, asks: bool) -> None:
-    """From the first answer with usage on each needs it; a server that never sends it is not blamed."""
-    without = pieces(WORD, FINISH, DONE)
-    assert [event[0] for event in Reader(asks_usage=asks).receive(*without, *without)] == ["answered"] * 2
-    events = Reader(asks_usage=asks).receive(*without, *pieces(WORD, FINISH, USAGE, DONE), *without)
-    assert [event[0] for event in events[:2]] == ["answered"] * 2
-    assert events[2][:2] == (("refused", "usage missing") if asks else ("answered", WORD + FINISH + DONE))
 
 
 def test_a_token_is_counted_with_the_piece_that_completes_it() -> None:

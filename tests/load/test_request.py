@@ -17,9 +17,8 @@ from pytest_gpuserve.load.request import (
     BODY_CHARACTERS,
     Expect,
     Request,
-    StreamOptions,
     check_answer,
-    stream_options_of,
+    choices_of,
 )
 from pytest_gpuserve.load.url import authority_of, endpoint_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
@@ -146,24 +145,24 @@ def test_a_complaint_shows_no_secret_nor_the_half_of_one(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("body", "asked"),
+    ("body", "choices"),
     [
-        (b"", StreamOptions()),
-        (b"not JSON", StreamOptions()),
-        (b"[1]", StreamOptions()),
-        (b'{"messages": [], "stream": true}', StreamOptions()),
-        (b'{"n": 2, "stream_options": {"include_usage": true}}', StreamOptions(2, usage=True)),
-        (b'{"n": null, "stream_options": {"include_usage": false}}', StreamOptions()),
-        (b'{"n": 0, "stream_options": null}', StreamOptions()),
-        (b'{"prompt": ["a", "b", "c"], "n": 2}', StreamOptions(6)),
-        (b'{"prompt": [[1, 2], [3]]}', StreamOptions(2)),
-        (b'{"prompt": [1, 2, 3]}', StreamOptions()),
-        (b'{"prompt": "say \\"include_usage\\": true", "n": 1}', StreamOptions()),
+        (b"", 1),
+        (b"not JSON", 1),
+        (b"[1]", 1),
+        (b'{"messages": [], "stream": true}', 1),
+        (b'{"n": 2}', 2),
+        (b'{"n": null}', 1),
+        (b'{"n": 0}', 1),
+        (b'{"prompt": ["a", "b", "c"], "n": 2}', 6),
+        (b'{"prompt": [[1, 2], [3]]}', 2),
+        (b'{"prompt": [1, 2, 3]}', 1),
+        (b'{"prompt": "say \\"n\\": 2", "n": 1}', 1),
     ],
 )
-def test_what_a_request_asks_of_a_stream(body: bytes, asked: StreamOptions) -> None:
-    """Choices and usage are those of OpenAI's API; any other request has the defaults."""
-    assert stream_options_of(Request("POST", "/v1/completions", body).to_bytes("host", 80)) == asked
+def test_a_request_for_several_answers_says_how_many(body: bytes, choices: int) -> None:
+    """Each prompt has ``n`` answers in OpenAI's API; any other request has one."""
+    assert choices_of(Request("POST", "/v1/completions", body).to_bytes("host", 80)) == choices
 
 
 RPC = "/inference.GRPCInferenceService/ModelInfer"

@@ -40,7 +40,7 @@ from pytest_gpuserve.load.engine.pipes import (
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
-from pytest_gpuserve.load.request import asks_to_close, stream_options_of
+from pytest_gpuserve.load.request import asks_to_close, choices_of
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, frame
 
@@ -198,8 +198,8 @@ def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
         return Http2(endpoint, reactor, issuer, timeout_ns)
     closes = any(asks_to_close(forms[0]) for forms in plan.payloads)
     if endpoint.protocol == "sse":
-        asked = [stream_options_of(forms[0]) for forms in plan.payloads]
-        return Streams(endpoint, reactor, issuer, timeout_ns, asks_to_close=closes, asked=asked)
+        choices = [choices_of(forms[0]) for forms in plan.payloads]
+        return Streams(endpoint, reactor, issuer, timeout_ns, asks_to_close=closes, choices=choices)
     return Http1(endpoint, reactor, issuer, timeout_ns, asks_to_close=closes)
 
 

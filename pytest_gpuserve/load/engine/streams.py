@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.engine.reactor import Reactor
     from pytest_gpuserve.load.engine.transport import Fault, Issuer, Slot
-    from pytest_gpuserve.load.request import StreamOptions
     from pytest_gpuserve.load.wire import Endpoint
 
 MAX_EVENT_BYTES: Final = 1 << 22
@@ -236,7 +235,7 @@ class StreamAnswer:
         self.chunks += found
         return found
 
-    def fault(self, asked: StreamOptions, *, others_tell_usage: bool) -> tuple[FaultKind, str, bytes] | None:
+    def fault(self, requested_choices: int) -> tuple[FaultKind, str, bytes] | None:
         """Fault that makes the answer incomplete, with its evidence; None for a complete answer.
 
         An answer of a chat or a completion, which has ``choices``, marks its end: by the ``finish_reason`` of each
@@ -247,15 +246,13 @@ class StreamAnswer:
             return FaultKind.ERROR_IN_STREAM, "the server said", error
         if self._begun and self._unreadable:
             return FaultKind.UNREADABLE_EVENT, "neither a chunk of the API nor [DONE]:", self._unreadable
-        if self._begun and not self._is_done and (self._ended != self._begun or len(self._ended) < asked.choices):
-            choices = max(asked.choices, len(self._begun))
+        choices = max(requested_choices, len(self._begun))
+        if self._begun and not self._is_done and (self._ended != self._begun or len(self._ended) < choices):
             text = f"no [DONE], and a finish_reason for {len(self._ended)} of {choices} choices; the last event is"
             return FaultKind.NO_END, text, self._last
         if not self.chunks and not self.tokens:
             # It would be the fastest of all. An answer of tokens without text reports their number.
             return FaultKind.NO_TOKENS, "the last event is", self._last
-        if asked.usage and others_tell_usage and self.tokens is None:
-            return FaultKind.NO_USAGE, "other answers report their usage; the last event is", self._last
         return None
 
     def _has_content(self, data: bytes) -> bool:
@@ -381,9 +378,7 @@ class EventStreamConnection(HttpConnection):
         return parsed
 
     def _fault(self, parsed: Parsed) -> Fault | None:
-        answer, transport = self._stream.answer, self._transport
-        transport.tells_usage = transport.tells_usage or answer.tokens is not None
-        found = answer.fault(transport.asked[self.index], others_tell_usage=transport.tells_usage)
+        found = self._stream.answer.fault(self._transport.choices[self.index])
         if found is None or not 200 <= parsed.status < 300:
             return super()._fault(parsed)
         kind, text, shown = found
@@ -399,8 +394,7 @@ class Streams(Http1):
     """The transport of server-sent events.
 
     Args:
-        asked: Options of each payload. If a payload requests usage, an answer without it is incomplete once another
-            answer had it.
+        choices: Number of answers that each payload requests.
         further: As for `Http1`.
     """
 
@@ -412,11 +406,10 @@ class Streams(Http1):
         connect_timeout_ns: int,
         *,
         asks_to_close: bool = False,
-        asked: Sequence[StreamOptions],
+        choices: Sequence[int],
     ) -> None:
         super().__init__(endpoint, reactor, issuer, connect_timeout_ns, asks_to_close=asks_to_close)
-        self.asked = asked
-        self.tells_usage = False
+        self.choices = choices
 
     def open(self, place: int) -> Slot:
         """Begin to open a slot."""

@@ -45,7 +45,6 @@ class FaultKind(str, Enum):
     NO_END = "end not said"
     UNREADABLE_EVENT = "unreadable event"
     NO_TOKENS = "no tokens"
-    NO_USAGE = "usage missing"
 
     def __str__(self) -> str:
         return self.value
