@@ -124,7 +124,7 @@ class _AnyAnswer(dict[bytes, "list[int | bytes]"]):
 
 
 class User:
-    """The issuer of one slot, which sends the next request as soon as one has ended, and keeps a record.
+    """The loop of one slot, which sends the next request as soon as one has ended, and keeps a record.
 
     Args:
         known: Recognised answers, shared with another user's slot; None shares them with none.
@@ -178,7 +178,7 @@ class User:
         self.requests += 1
         self.events.append(("answered", cast("bytes", self.repeat.count[1]), True))
 
-    # -- Issuer
+    # -- for its slot
 
     def ready(self, slot: Slot) -> None:
         """Send the first request."""

@@ -111,7 +111,7 @@ class Simulation:
         self._count = 0
         self.counters = TickCounters(len(self.plan.payloads), self.plan.keep_answers)
         self.loop = make_loop(self.plan, cast("Reactor", self), self.counters, self.most_slots)
-        self.loop.transport = self
+        self.loop.open_slot = self.open
 
     # -- the engine
 
@@ -166,9 +166,6 @@ class Simulation:
         return self.now_ns
 
     # -- the transport
-
-    def take_transfer(self) -> None:
-        """Time nothing."""
 
     def open(self, place: int) -> Slot:
         """Begin to open a slot."""

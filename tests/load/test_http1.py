@@ -313,7 +313,7 @@ def test_large_requests_are_timed_though_they_go_out_at_once(clock: Clock, large
     user = User(payload=b"x" * (UNTIMED_BYTES + larger))
     user.receive(ok(), ok())
     assert (user.requests, user.ended) == (3, 2)
-    # The issuer's and that of each receipt, and how long the connection takes to open.
+    # The loop's and that of each receipt, and how long the connection takes to open.
     opening = 2
     assert clock.looks == opening + user.requests + user.ended + larger * user.requests
     assert user.transport.take_transfer() == Transfer(3 * larger, 0)
@@ -346,7 +346,7 @@ def test_an_answer_before_the_request_was_written_costs_the_connection(*, recogn
 @pytest.mark.parametrize("taken", [len(PAYLOAD), 3, BlockingIOError(), BrokenPipeError()])
 @pytest.mark.parametrize("end", [ok(), b"H", b""])
 def test_what_a_slot_sends_by_itself_may_be_taken_in_part(taken: int | OSError, end: bytes) -> None:
-    """A request that a slot sends by itself, and that is taken in part, ends as if its issuer had sent it."""
+    """A request that a slot sends by itself, and that is taken in part, ends as if its loop had sent it."""
     told = []
     for repeats in (False, True):
         user = User(room=[len(PAYLOAD)] * 3 + [taken], repeats=repeats)

@@ -17,7 +17,7 @@ import select
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -44,9 +44,6 @@ from pytest_gpuserve.load.request import asks_to_close, choices_of
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, frame
 
-if TYPE_CHECKING:
-    from pytest_gpuserve.load.engine.transport import Issuer, Transport
-
 REST_NS: Final = 5_000_000_000
 """Longest wait for answers to sent requests before a load begins anew. A server works on for clients that hang up, and
 some servers (mosec) remember such requests for ever. A stuck server is not waited for."""
@@ -70,7 +67,8 @@ class LoadEngine:
         self._reactor = Reactor()
         self._counters = TickCounters(len(plan.payloads), plan.keep_answers)
         self._loop = make_loop(plan, self._reactor, self._counters, _raise_file_limit() - OWN_FILES)
-        self._loop.transport = make_transport(plan, self._reactor, self._loop)
+        self._transport = make_transport(plan, self._reactor, self._loop)
+        self._loop.open_slot = self._transport.open
         self._next_tick_ns = 0
         self._number = 0
         self._beats = Beats()
@@ -141,7 +139,7 @@ class LoadEngine:
             cpu_ns,
             self._loop.under_way(),
             opening_ns=self._loop.opening(),
-            transfer=self._loop.transport.take_transfer(),
+            transfer=self._transport.take_transfer(),
             open_loop=is_open(self._plan.schedule),
             users=self._loop.users,
             last=last,
@@ -185,7 +183,7 @@ def make_loop(plan: Plan, reactor: Reactor, counters: TickCounters, most_slots: 
     return OpenLoop(plan, plan.schedule, reactor, counters, most_slots)
 
 
-def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
+def make_transport(plan: Plan, reactor: Reactor, loop: Loop) -> Http1:
     """Make the transport of the endpoint's protocol.
 
     Raises:
@@ -195,12 +193,12 @@ def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
     """
     endpoint, timeout_ns = plan.endpoint, plan.timeout_ns
     if endpoint.protocol == "grpc":
-        return Http2(endpoint, reactor, issuer, timeout_ns)
+        return Http2(endpoint, reactor, loop, timeout_ns)
     closes = any(asks_to_close(forms[0]) for forms in plan.payloads)
     if endpoint.protocol == "sse":
         choices = [choices_of(forms[0]) for forms in plan.payloads]
-        return Streams(endpoint, reactor, issuer, timeout_ns, asks_to_close=closes, choices=choices)
-    return Http1(endpoint, reactor, issuer, timeout_ns, asks_to_close=closes)
+        return Streams(endpoint, reactor, loop, timeout_ns, asks_to_close=closes, choices=choices)
+    return Http1(endpoint, reactor, loop, timeout_ns, asks_to_close=closes)
 
 
 def _raise_file_limit() -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 
 import httptools
 
@@ -33,8 +33,9 @@ from pytest_gpuserve.process.logs import begin_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpuserve.load.engine.loop import Loop
     from pytest_gpuserve.load.engine.opening import Connected
-    from pytest_gpuserve.load.engine.transport import Fault, Issuer
+    from pytest_gpuserve.load.engine.transport import Fault
     from pytest_gpuserve.load.wire import Endpoint
 
 
@@ -270,8 +271,8 @@ class HttpConnection(Slot):
         self._connect_ns = 0
         self._resent_ns = 0
         self._known = transport.known
-        self._answered = transport.issuer.answered
-        self._repeat = transport.issuer.repeat
+        self._answered = transport.loop.answered
+        self._repeat = transport.loop.repeat
         self._parser: AnswerReader = self._new_parser()
         self._opening: Opening | None = self._begin_opening(self._opened, self._not_opened)
 
@@ -285,7 +286,7 @@ class HttpConnection(Slot):
 
     def _opened(self, connected: Connected) -> None:
         self._use(connected)
-        self._transport.issuer.ready(self)
+        self._transport.loop.ready(self)
 
     def _use(self, connected: Connected) -> None:
         self._opening = None
@@ -299,9 +300,9 @@ class HttpConnection(Slot):
     def _not_opened(self, kind: str, sample: str) -> None:
         self._opening = None
         self._parser.release()
-        self._transport.issuer.lost(self, kind, sample)
+        self._transport.loop.lost(self, kind, sample)
 
-    # -- Slot
+    # -- for the loop
 
     def send(self, payload: bytes) -> None:
         """Send a request."""
@@ -337,7 +338,7 @@ class HttpConnection(Slot):
         self._lose(FaultKind.TIMEOUT, f"no answer within {seconds:g} s")
 
     def close(self) -> None:
-        """Close without a report to the issuer."""
+        """Close without a report to the loop."""
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
@@ -391,7 +392,7 @@ class HttpConnection(Slot):
             if body is not None:
                 self._busy = self._awaits = self._used_once = False
                 answered = self._answered
-                answered(self, now_ns, body, True)  # noqa: FBT003 -- see ``Issuer``
+                answered(self, now_ns, body, True)  # noqa: FBT003 -- see ``Loop.answered``
                 return
         self._take(data, now_ns)
 
@@ -444,7 +445,7 @@ class HttpConnection(Slot):
             self._answer(now_ns, parsed.body, keep=keep)
         else:
             # The timeout is counted, but the connection is as good as before.
-            self._transport.issuer.refused(self, now_ns, *fault, keep=keep)
+            self._transport.loop.refused(self, now_ns, *fault, keep=keep)
 
     def _fault(self, parsed: Parsed) -> Fault | None:
         """Failure of a complete answer, if it is one."""
@@ -495,7 +496,7 @@ class HttpConnection(Slot):
         self._used_ns = 0
         self._rest = None
         self._parser = self._new_parser()
-        payload = self._transport.issuer.resent(self)
+        payload = self._transport.loop.resent(self)
 
         def opened(connected: Connected) -> None:
             self._use(connected)
@@ -510,7 +511,7 @@ class HttpConnection(Slot):
     def _lose(self, kind: str, sample: str) -> None:
         self._busy = False
         self.close()
-        self._transport.issuer.lost(self, kind, sample)
+        self._transport.loop.lost(self, kind, sample)
 
     def _flushed(self, mask: int) -> bool:
         """Send the rest of a request; return whether there is data to receive as well."""
@@ -539,7 +540,7 @@ class Http1:
     Args:
         endpoint: Address of the server.
         reactor: Waits for its slots.
-        issuer: Sends on them.
+        loop: Sends on its slots.
         connect_timeout_ns: Time limit of a connection attempt.
         asks_to_close: Whether requests ask the server to close the connection. Each then gets its own connection, even
             if the server does not close it.
@@ -549,18 +550,20 @@ class Http1:
         OSError: The host is unknown.
     """
 
+    connection: ClassVar[type[HttpConnection]] = HttpConnection
+
     def __init__(
         self,
         endpoint: Endpoint,
         reactor: Reactor,
-        issuer: Issuer,
+        loop: Loop,
         connect_timeout_ns: int,
         *,
         asks_to_close: bool = False,
         protocols: tuple[str, ...] = (),
     ) -> None:
         self.reactor = reactor
-        self.issuer = issuer
+        self.loop = loop
         self.connect_timeout_ns = connect_timeout_ns
         self.address: ResolvedAddress = resolve(endpoint, protocols)
         self.known = KnownAnswers()
@@ -572,7 +575,7 @@ class Http1:
 
     def open(self, place: int) -> Slot:
         """Begin to open a slot."""
-        return HttpConnection(place, self)
+        return self.connection(place, self)
 
     def note_ended_after_first(self) -> None:
         """Note that a connection ended right after its first answer; see `ENDED_AFTER_FIRST`."""

@@ -15,9 +15,10 @@ from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES, FaultKind, M
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_gpuserve.load.engine.loop import Loop
     from pytest_gpuserve.load.engine.opening import Connected
     from pytest_gpuserve.load.engine.reactor import Reactor
-    from pytest_gpuserve.load.engine.transport import Fault, Issuer, Slot
+    from pytest_gpuserve.load.engine.transport import Fault
     from pytest_gpuserve.load.wire import Endpoint
 
 REFILL_BYTES: Final = 1 << 30
@@ -343,14 +344,12 @@ class Http2(Http1):
         OSError: The host is unknown.
     """
 
-    def __init__(self, endpoint: Endpoint, reactor: Reactor, issuer: Issuer, connect_timeout_ns: int) -> None:
-        super().__init__(endpoint, reactor, issuer, connect_timeout_ns, protocols=("h2",))
+    connection = GrpcConnection
+
+    def __init__(self, endpoint: Endpoint, reactor: Reactor, loop: Loop, connect_timeout_ns: int) -> None:
+        super().__init__(endpoint, reactor, loop, connect_timeout_ns, protocols=("h2",))
         self.requests = codec.Requests(codec.request_block(endpoint))
         self.blocks = codec.HeaderBlocks()
-
-    def open(self, place: int) -> Slot:
-        """Begin to open a slot."""
-        return GrpcConnection(place, self)
 
     def take_transfer(self) -> None:
         """Return None, because the windows of HTTP/2 delay sends."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.engine.reactor import Reactor
     from pytest_gpuserve.load.engine.tick_counters import TickCounters
-    from pytest_gpuserve.load.engine.transport import Sample, Stream, Transport
+    from pytest_gpuserve.load.engine.transport import Sample, Stream
     from pytest_gpuserve.load.wire import Outputs, Plan
 
 
@@ -79,13 +79,18 @@ NUMBERS: Final = 10 ** len(NUMBER_PLACE)
 class Loop:
     """Common state of both loops: slots, requests in flight, the end.
 
+    After ``answered``, ``streamed`` or ``refused`` with ``keep``, a slot may be used within that call. Without ``keep``
+    the slot is closed, or closing, and must not be used again; it makes no more calls.
+
     Attributes:
+        open_slot: Begins to open a slot at a place; the loop gets ``ready`` or ``lost``, never before this has
+            returned.
         losses: Number of lost slots so far.
         repeat: The request that a slot sends by itself.
     """
 
     def __init__(self, plan: Plan, reactor: Reactor, counters: TickCounters, most_slots: int) -> None:
-        self.transport: Transport
+        self.open_slot: Callable[[int], Slot]
         self._plan = plan
         self._reactor = reactor
         self._counters = counters
@@ -168,7 +173,7 @@ class Loop:
             slot.close()
         self._slots.clear()
 
-    # -- Issuer
+    # -- for slots
 
     def ready(self, slot: Slot) -> None:
         """Note that the slot is open."""
@@ -178,7 +183,7 @@ class Loop:
         self._opened(now_ns)
 
     def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the hot path: by name it would cost a tenth of a microsecond
-        """Note that the request was answered well."""
+        """Note that the request was answered well; ``now_ns`` was read before any work on the answer."""
         self._under_way.remove(slot)
         self._note_latency(slot, now_ns)
         if self._outputs is not None:
@@ -203,7 +208,11 @@ class Loop:
             self._check_end()
 
     def refused(self, slot: Slot, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
-        """Note that the request failed."""
+        """Note that the request failed, with an error of this kind, such as ``status 503``.
+
+        The sample is uncut, because secrets must be masked before it is shortened; see `begin_of` in
+        ``process/logs.py``. Its text may be made only within this call.
+        """
         self._under_way.remove(slot)
         if self._outputs is not None:
             # The bytes of a failed request do not answer the next one.
@@ -218,7 +227,10 @@ class Loop:
         self._check_end()
 
     def lost(self, slot: Slot, kind: str, sample: str) -> None:
-        """Note that the slot is gone, with its request."""
+        """Note that the slot is gone, with its request, if any.
+
+        If an idle slot's server closed it in good order, nothing is lost, and ``kind`` is empty.
+        """
         if slot not in self._slots:
             return
         now_ns = time.perf_counter_ns()
@@ -241,12 +253,12 @@ class Loop:
         self._check_end()
 
     def resent(self, slot: Slot) -> bytes:
-        """Note that the current request is sent once more."""
+        """Note that the current request is sent once more, on a new connection; return its payload."""
         self._counters.tick.resent += 1
         return self._payload_of(slot)
 
     def chunk(self, now_ns: int, before_ns: int) -> None:
-        """Note that a chunk with content arrived."""
+        """Note a chunk of a stream with content; ``before_ns`` is the arrival of the previous one, or ``IDLE``."""
         self._counters.tick.chunks += 1
         if before_ns != IDLE:
             self._counters.itl.note(now_ns - before_ns)
@@ -311,7 +323,7 @@ class Loop:
 
     def _open(self) -> None:
         place = self._places.pop() if self._places else len(self._slots)
-        slot = self.transport.open(place)
+        slot = self.open_slot(place)
         self._opening[slot] = time.perf_counter_ns()
         self._slots.add(slot)
 

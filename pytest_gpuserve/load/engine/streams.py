@@ -14,8 +14,9 @@ from pytest_gpuserve.process.logs import begin_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpuserve.load.engine.loop import Loop
     from pytest_gpuserve.load.engine.reactor import Reactor
-    from pytest_gpuserve.load.engine.transport import Fault, Issuer, Slot
+    from pytest_gpuserve.load.engine.transport import Fault
     from pytest_gpuserve.load.wire import Endpoint
 
 MAX_EVENT_BYTES: Final = 1 << 22
@@ -371,7 +372,7 @@ class EventStreamConnection(HttpConnection):
     def _feed(self, data: bytes, now_ns: int) -> Parsed | None:
         parsed = super()._feed(data, now_ns)
         for _ in range(self._stream.take_found()):
-            self._transport.issuer.chunk(now_ns, self._last_ns)
+            self._transport.loop.chunk(now_ns, self._last_ns)
             if self._last_ns == IDLE:
                 self._content_ns = now_ns
             self._last_ns = now_ns
@@ -387,7 +388,7 @@ class EventStreamConnection(HttpConnection):
     def _answer(self, now_ns: int, body: bytes, *, keep: bool) -> None:
         answer = self._stream.answer
         stream = Stream(self._content_ns, self._last_ns, answer.chunks, answer.tokens)
-        self._transport.issuer.streamed(self, now_ns, stream, body, keep=keep)
+        self._transport.loop.streamed(self, now_ns, stream, body, keep=keep)
 
 
 class Streams(Http1):
@@ -398,22 +399,20 @@ class Streams(Http1):
         further: As for `Http1`.
     """
 
+    connection = EventStreamConnection
+
     def __init__(
         self,
         endpoint: Endpoint,
         reactor: Reactor,
-        issuer: Issuer,
+        loop: Loop,
         connect_timeout_ns: int,
         *,
         asks_to_close: bool = False,
         choices: Sequence[int],
     ) -> None:
-        super().__init__(endpoint, reactor, issuer, connect_timeout_ns, asks_to_close=asks_to_close)
+        super().__init__(endpoint, reactor, loop, connect_timeout_ns, asks_to_close=asks_to_close)
         self.choices = choices
-
-    def open(self, place: int) -> Slot:
-        """Begin to open a slot."""
-        return EventStreamConnection(place, self)
 
     def take_transfer(self) -> None:
         """Return None: the time between a stream's first byte and its last is the server's."""

@@ -1,4 +1,4 @@
-"""Interface between protocols and schedules: slots carry requests, and the issuer chooses each slot's requests."""
+"""Interface between protocols and schedules: slots carry requests, and a loop chooses each slot's requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 IDLE: Final = -1
 
@@ -61,8 +61,8 @@ class MalformedResponse(Exception):
 class Slot:
     """Carries one request at a time: a connection.
 
-    The issuer writes ``number``, ``index``, ``intended_ns`` and ``sent_ns`` and then calls ``send``. A slot is busy
-    from then until it calls its issuer's ``answered``, ``refused`` or ``lost``.
+    The loop writes ``number``, ``index``, ``intended_ns`` and ``sent_ns`` and then calls ``send``. A slot is busy from
+    then until it calls its loop's ``answered``, ``refused`` or ``lost``.
 
     Args:
         place: Its place among the slots that are open at the same time, from 0; free again when the slot is gone.
@@ -78,7 +78,7 @@ class Slot:
         self.sent_ns = IDLE
 
     def send(self, payload: bytes) -> None:
-        """Send a request; failures are reported to the issuer, at once or later, never raised."""
+        """Send a request; failures are reported to the loop, at once or later, never raised."""
         raise NotImplementedError
 
     def expire(self, seconds: float) -> None:
@@ -86,15 +86,14 @@ class Slot:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close without a report to the issuer."""
+        """Close without a report to the loop."""
         raise NotImplementedError
 
 
 class Repeat:
     """A request that each slot repeats by itself as soon as a known answer comes, byte for byte.
 
-    A call of the issuer would take longer than the rest of the work for such a request. The slot makes the issuer's
-    notes.
+    A call of the loop would take longer than the rest of the work for such a request. The slot makes the loop's notes.
 
     Args:
         note_latency: Notes the latency of each answer.
@@ -105,7 +104,7 @@ class Repeat:
         size: Its bytes.
         number: Number of the next request.
         step: Difference of consecutive numbers.
-        end: The first number that a slot does not send itself; 0 if the issuer sends all.
+        end: The first number that a slot does not send itself; 0 if the loop sends all.
         counts: Known answers of this tick: number of occurrences, and the first request of each.
         answer: All bytes of the last answer; None if it has to be looked up.
         count: Its entry of ``counts``.
@@ -144,7 +143,7 @@ class Repeat:
         """Note that this answer came to a slot at this time, and send the slot's next request.
 
         Returns:
-            Whether that was done; if not, the slot calls its issuer.
+            Whether that was done; if not, the slot calls its loop.
         """
         if self.number >= self.end or not self.recall(body, body):
             return False
@@ -176,60 +175,9 @@ class Stream(NamedTuple):
     tokens: int | None
 
 
-class Issuer(Protocol):
-    """Chooses the next request of each slot.
-
-    After ``answered`` or ``refused`` with ``keep``, a slot may be used within that call. Without ``keep`` the slot is
-    closed, or closing, and must not be used again; it makes no more calls.
-
-    Attributes:
-        repeat: The request that a slot sends by itself.
-    """
-
-    repeat: Repeat
-
-    def ready(self, slot: Slot) -> None:
-        """Note that the slot is open."""
-
-    def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the hot path: by name it would cost a tenth of a microsecond
-        """Note that the current request was answered well; ``now_ns`` was read before any work on the answer."""
-
-    def refused(self, slot: Slot, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
-        """Note that the current request failed, with an error of this kind, such as ``status 503``.
-
-        The sample is uncut, because secrets must be masked before it is shortened; see `begin_of` in
-        ``process/logs.py``. Its text may be made only within this call.
-        """
-
-    def lost(self, slot: Slot, kind: str, sample: str) -> None:
-        """Note that the slot is gone, with the current request, if any.
-
-        If an idle slot's server closed it in good order, nothing is lost, and ``kind`` is empty.
-        """
-
-    def resent(self, slot: Slot) -> bytes:
-        """Note that the current request is sent once more, on a new connection; return its payload."""
-
-    def chunk(self, now_ns: int, before_ns: int) -> None:
-        """Note a chunk of a stream with content; ``before_ns`` is the arrival of the previous one, or ``IDLE``."""
-
-    def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
-        """Note that a stream answered the current request well; replaces ``answered``."""
-
-
 @dataclass(slots=True)
 class Transfer:
     """Sums of the transfer times of requests and answers; see ``wire.Tick``."""
 
     sending_ns: int = 0
     receiving_ns: int = 0
-
-
-class Transport(Protocol):
-    """Opens slots to one endpoint."""
-
-    def take_transfer(self) -> Transfer | None:
-        """Return the slots' transfer times since the last call; None if they are not measured."""
-
-    def open(self, place: int) -> Slot:
-        """Begin to open a slot; its issuer gets ``ready`` or ``lost``, never before this has returned."""
