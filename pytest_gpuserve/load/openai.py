@@ -10,6 +10,7 @@ from typing import Final, Literal
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.prompt_set import Prompt, Prompts
 from pytest_gpuserve.load.request import NUMBER_PLACE, Expect, Request
+from pytest_gpuserve.load.schedule import check_whole
 
 Messages = Sequence[Mapping[str, object]] | str | Prompts
 """Input of a chat: a list of messages, the text of a single user message, or `prompts`."""
@@ -52,18 +53,13 @@ class ApiCall:
     def __post_init__(self) -> None:
         if not isinstance(self.model, str):
             raise UsageProblem(f"{self.method}(model=...) is a name, not {self.model!r}")
-        if not _is_object(self.extra):
-            raise UsageProblem(
-                f"{self.method}(extra=...) takes fields of the body by name",
-                found=repr(self.extra),
-                remedies=['extra={"top_p": 0.9}'],
-            )
-        if not _is_object(self.headers):
-            raise UsageProblem(
-                f"{self.method}(headers=...) takes values by name",
-                found=repr(self.headers),
-                remedies=['headers={"Authorization": "Bearer ..."}'],
-            )
+        for name, given, example in (
+            ("extra", self.extra, {"top_p": 0.9}),
+            ("headers", self.headers, {"Authorization": "Bearer ..."}),
+        ):
+            if not _is_object(given):
+                what = f"{self.method}({name}=...) takes values by name"
+                raise UsageProblem(what, found=repr(given), remedies=[f"{name}={json.dumps(example)}"])
         for name in sorted(_ARGUMENTS.intersection(self.extra)):
             raise UsageProblem(
                 f"{self.method}(extra=...): {name!r} is not another field",
@@ -112,8 +108,8 @@ def generations(
     Raises:
         UsageProblem: The input or an argument is not valid.
     """
-    if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
-        raise UsageProblem(f"{call.method}(max_tokens=...) must be a whole number of at least 1, not {max_tokens!r}")
+    if max_tokens is not None:
+        check_whole(f"{call.method}(max_tokens=...)", max_tokens, 1)
     if isinstance(asked, Prompts) and max_tokens is not None:
         raise UsageProblem(
             f"{call.method}(max_tokens=...): the prompts set the length of their answers",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem, import_extra
 from pytest_gpuserve.load.request import NUMBER_PLACE
+from pytest_gpuserve.load.schedule import check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,10 +191,10 @@ def prompts(
     Raises:
         UsageProblem: A number is out of range, or the tokenizer cannot be used.
     """
-    _whole("prompts(n)", n, 1)
-    _whole("prompts(shared_prefix=...)", shared_prefix, 0)
-    _whole("prompts(turns=...)", turns, 1)
-    _whole("prompts(seed=...)", seed, 0)
+    check_whole("prompts(n)", n, 1, MOST)
+    check_whole("prompts(shared_prefix=...)", shared_prefix, 0, MOST)
+    check_whole("prompts(turns=...)", turns, 1, MOST)
+    check_whole("prompts(seed=...)", seed, 0, MOST)
     _check_pause("prompts(think=...)", think)
     source = random.Random(seed)  # noqa: S311 -- reproducible, not secret
     count = None if tokenizer is None else _counter(tokenizer)
@@ -261,7 +262,9 @@ def _drawn(what: str, length: Length, source: random.Random, least: int = 1) -> 
     if isinstance(length, LogNormal):
         return min(MOST, max(least, round(_log_normal(length, source))))
     lowest, highest = (length.lowest, length.highest) if isinstance(length, Uniform) else (length, length)
-    return source.randint(_whole(what, lowest, least), _whole(what, highest, least))
+    check_whole(what, lowest, least, MOST)
+    check_whole(what, highest, least, MOST)
+    return source.randint(int(lowest), int(highest))
 
 
 def _pause(think: Pause, source: random.Random) -> float:
@@ -282,9 +285,3 @@ def _check_pause(what: str, think: object) -> None:
             f"{what} must be a number of seconds of at least 0, or its distribution, not {think!r}",
             remedies=["think=2.0", "think=LogNormal(mean=5, sd=5)"],
         )
-
-
-def _whole(what: str, value: object, least: int) -> int:
-    if type(value) is not int or not least <= value <= MOST:
-        raise UsageProblem(f"{what} must be a whole number from {least} to {MOST}, not {value!r}")
-    return value

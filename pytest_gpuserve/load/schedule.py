@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 import random
 from itertools import accumulate, count, islice, repeat, starmap
-from operator import sub, truediv
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -52,17 +51,25 @@ class _Checked(msgspec.Struct, frozen=True):
         UsageProblem: A number is out of range, a list is empty, or times go back.
     """
 
+    _load: ClassVar[str]
+
     def __post_init__(self) -> None:
         for each in msgspec.structs.fields(self):
             what, value = f"{type(self).__name__}({each.name}=...)", getattr(self, each.name)
             if each.type is float:
                 _number(what, value, zero=each.default == 0)
             elif each.type is int or (each.type == int | None and value is not None):
-                _whole(what, value, 1)
+                check_whole(what, value, 1)
 
     def workload(self) -> dict[str, str]:
         """Facts that a baseline must have in common with it."""
-        raise NotImplementedError
+        return {"load": self._load, **self._facts()}
+
+    def _facts(self) -> dict[str, str]:
+        """Fields that differ from their defaults."""
+        given = [each for each in msgspec.structs.fields(self) if getattr(self, each.name) != each.default]
+        values = {each.name: getattr(self, each.name) for each in given}
+        return {each.name: f"{values[each.name]:g}" if each.type is float else str(values[each.name]) for each in given}
 
 
 class _Users(_Checked, frozen=True, kw_only=True):
@@ -74,9 +81,6 @@ class _Users(_Checked, frozen=True, kw_only=True):
 
     think_seconds: float = 0.0
 
-    def _thinking(self) -> dict[str, str]:
-        return {"think_seconds": f"{self.think_seconds:g}"} if self.think_seconds else {}
-
 
 class Closed(_Users, frozen=True, tag="closed"):
     """A constant number of users.
@@ -85,11 +89,12 @@ class Closed(_Users, frozen=True, tag="closed"):
         users: Their number.
     """
 
+    _load = "closed loop"
     users: int
 
-    def workload(self) -> dict[str, str]:
-        """Facts that a baseline must have in common with it."""
-        return {"load": "closed loop", "concurrency": str(self.users), **self._thinking()}
+    def _facts(self) -> dict[str, str]:
+        facts = super()._facts()
+        return {"concurrency": facts.pop("users"), **facts}
 
 
 class Steps(_Users, frozen=True, tag="steps"):
@@ -99,13 +104,14 @@ class Steps(_Users, frozen=True, tag="steps"):
         steps: Number of users and seconds of each step. A user who is taken away leaves after the current answer.
     """
 
+    _load = "stepped users"
     steps: tuple[tuple[int, float], ...]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         msgspec.structs.force_setattr(self, "steps", _pairs("Steps([...])", "(users, seconds)", self.steps))
         for users, seconds in self.steps:
-            _whole("the users of a step", users, 1)
+            check_whole("the users of a step", users, 1)
             _number("the seconds of a step", seconds)
 
     @property
@@ -113,10 +119,9 @@ class Steps(_Users, frozen=True, tag="steps"):
         """Duration of all steps."""
         return math.fsum(seconds for _, seconds in self.steps)
 
-    def workload(self) -> dict[str, str]:
-        """Facts that a baseline must have in common with it."""
+    def _facts(self) -> dict[str, str]:
         steps = ", ".join(f"{users} for {seconds:g} s" for users, seconds in self.steps)
-        return {"load": "stepped users", "steps": steps, **self._thinking()}
+        return {**super()._facts(), "steps": steps}
 
 
 class _Arrivals(_Checked, frozen=True, kw_only=True):
@@ -130,11 +135,17 @@ class _Arrivals(_Checked, frozen=True, kw_only=True):
     max_in_flight: int | None = None
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule; only random ones depend on the seed."""
-        raise NotImplementedError
+        """Return a part's share of the schedule; only random ones depend on the seed.
 
-    def _held(self) -> dict[str, str]:
-        return {} if self.max_in_flight is None else {"max_in_flight": str(self.max_in_flight)}
+        Every part makes the times of all parts, so that they do not depend on the number of parts.
+        """
+        own = islice(enumerate(self._due_seconds(seed)), part, None, parts)
+        # Rounded last, because rounded gaps would shift the rate of a fast schedule.
+        return (Arrival(round(seconds * NANOSECONDS), number) for number, seconds in own)
+
+    def _due_seconds(self, seed: int) -> Iterable[float]:
+        """Due times of all arrivals, from the begin of the load."""
+        raise NotImplementedError
 
 
 class Constant(_Arrivals, frozen=True, tag="constant"):
@@ -144,16 +155,12 @@ class Constant(_Arrivals, frozen=True, tag="constant"):
         rate: Requests a second.
     """
 
+    _load = "open loop, constant"
     rate: float
 
-    def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule."""
+    def _due_seconds(self, seed: int) -> Iterable[float]:
         del seed
-        return (Arrival(round(number * NANOSECONDS / self.rate), number) for number in count(part, parts))
-
-    def workload(self) -> dict[str, str]:
-        """Facts that a baseline must have in common with it."""
-        return {"load": "open loop, constant", "rate": f"{self.rate:g}", **self._held()}
+        return (number / self.rate for number in count())
 
 
 class Poisson(_Arrivals, frozen=True, tag="poisson"):
@@ -163,15 +170,12 @@ class Poisson(_Arrivals, frozen=True, tag="poisson"):
         rate: Requests a second, on average.
     """
 
+    _load = "open loop, Poisson"
     rate: float
 
-    def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule."""
-        return _accumulated(_exponential(seed, self.rate), part, parts)
-
-    def workload(self) -> dict[str, str]:
-        """Facts that a baseline must have in common with it."""
-        return {"load": "open loop, Poisson", "rate": f"{self.rate:g}", **self._held()}
+    def _due_seconds(self, seed: int) -> Iterable[float]:
+        draw = random.Random(seed)  # noqa: S311 -- reproducible, not secret
+        return accumulate(starmap(draw.expovariate, repeat((self.rate,))))
 
 
 class Gamma(_Arrivals, frozen=True, tag="gamma"):
@@ -182,18 +186,14 @@ class Gamma(_Arrivals, frozen=True, tag="gamma"):
         shape: Shape of the gaps' distribution, whose squared coefficient of variation is ``1 / shape``; 1 is Poisson.
     """
 
+    _load = "open loop, gamma"
     rate: float
     shape: float
 
-    def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule."""
+    def _due_seconds(self, seed: int) -> Iterable[float]:
         draw = random.Random(seed)  # noqa: S311 -- reproducible, not secret
         scale = 1 / (self.rate * self.shape)
-        return _accumulated(starmap(draw.gammavariate, repeat((self.shape, scale))), part, parts)
-
-    def workload(self) -> dict[str, str]:
-        """Facts that a baseline must have in common with it."""
-        return {"load": "open loop, gamma", "rate": f"{self.rate:g}", "shape": f"{self.shape:g}", **self._held()}
+        return accumulate(starmap(draw.gammavariate, repeat((self.shape, scale))))
 
 
 class Trace(_Arrivals, frozen=True, tag="trace"):
@@ -203,6 +203,7 @@ class Trace(_Arrivals, frozen=True, tag="trace"):
         requests: Due time in seconds from the begin, and index of the payload, for each request.
     """
 
+    _load = "trace"
     requests: tuple[tuple[float, int], ...]
 
     def __post_init__(self) -> None:
@@ -212,7 +213,7 @@ class Trace(_Arrivals, frozen=True, tag="trace"):
         before = 0.0
         for number, (seconds, index) in enumerate(self.requests):
             _number(f"the time of request {number} of a Trace", seconds, zero=True)
-            _whole(f"the payload of request {number} of a Trace", index, 0)
+            check_whole(f"the payload of request {number} of a Trace", index, 0)
             if seconds < before:
                 raise UsageProblem(
                     f"the times of a Trace must rise, but request {number} is due at {seconds:g} s,"
@@ -222,16 +223,16 @@ class Trace(_Arrivals, frozen=True, tag="trace"):
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
         """Return a part's share of the schedule."""
-        del seed
-        return (
-            Arrival(round(seconds * NANOSECONDS), number, index)
-            for number, (seconds, index) in islice(enumerate(self.requests), part, None, parts)
-        )
+        own = super().arrivals(seed, part, parts)
+        return (Arrival(at_ns, number, self.requests[number][1]) for at_ns, number, _ in own)
 
-    def workload(self) -> dict[str, str]:
-        """Facts that a baseline must have in common with it."""
+    def _due_seconds(self, seed: int) -> Iterable[float]:
+        del seed
+        return (seconds for seconds, _ in self.requests)
+
+    def _facts(self) -> dict[str, str]:
         text = ";".join(f"{float(seconds)!r},{index}" for seconds, index in self.requests)
-        return {"load": "trace", "requests": str(len(self.requests)), "trace": digest(text), **self._held()}
+        return {**super()._facts(), "requests": str(len(self.requests)), "trace": digest(text)}
 
 
 class Burst(_Arrivals, frozen=True, tag="burst"):
@@ -241,16 +242,12 @@ class Burst(_Arrivals, frozen=True, tag="burst"):
         requests: Number of requests.
     """
 
+    _load = "burst"
     requests: int
 
-    def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule."""
+    def _due_seconds(self, seed: int) -> Iterable[float]:
         del seed
-        return (Arrival(0, number) for number in range(part, self.requests, parts))
-
-    def workload(self) -> dict[str, str]:
-        """Facts that a baseline must have in common with it."""
-        return {"load": "burst", "requests": str(self.requests), **self._held()}
+        return repeat(0.0, self.requests)
 
 
 ClosedSchedule = Closed | Steps
@@ -268,27 +265,11 @@ def is_finite(schedule: Schedule) -> bool:
     return isinstance(schedule, (Steps, Trace, Burst))
 
 
-def _exponential(seed: int, rate: float) -> Iterator[float]:
-    """Exponential gaps by inversion of their distribution, like ``random.expovariate``, but entirely in C.
-
-    Every part draws the gaps of all parts, so the time for one gap bounds the rate of the whole load.
-    """
-    draw = random.Random(seed)  # noqa: S311 -- reproducible, not secret
-    # The complement of [0, 1), whose logarithm always exists.
-    uniform = map(sub, repeat(1.0), starmap(draw.random, repeat(())))
-    return map(truediv, map(math.log, uniform), repeat(-rate))
-
-
-def _accumulated(gaps: Iterator[float], part: int, parts: int) -> Iterator[Arrival]:
-    # Summed as floats and rounded last, because rounded gaps would shift the rate of a fast schedule. All gaps are
-    # summed in one order, so that times do not depend on the number of parts.
-    own = islice(accumulate(gaps), part, None, parts)
-    return (Arrival(round(seconds * NANOSECONDS), part + place * parts) for place, seconds in enumerate(own))
-
-
-def _whole(what: str, value: object, least: int) -> None:
-    if type(value) is not int or value < least:
-        raise UsageProblem(f"{what} must be a whole number of at least {least}, not {value!r}")
+def check_whole(what: str, value: object, least: int, most: int | None = None) -> None:
+    """Raise UsageProblem unless a value is a whole number in this range."""
+    if type(value) is not int or value < least or (most is not None and value > most):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise UsageProblem(f"{what} must be a whole number {bounds}, not {value!r}")
 
 
 def _number(what: str, value: object, *, zero: bool = False) -> None:
