@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.compare.comparison import TestComparison
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
+    from pytest_gpuserve.load.driver import EngineSource
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.measure.objectives import Objectives
     from pytest_gpuserve.measure.window import Window
 

@@ -17,7 +17,7 @@ from pytest_gpuserve.device.host_speed import read_speed
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.sampling import take_session
-from pytest_gpuserve.load.source import LOCAL
+from pytest_gpuserve.load.driver import LOCAL
 from pytest_gpuserve.load.validity import late_share_within
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value, value_of_starts
 from pytest_gpuserve.report.results import RunResult

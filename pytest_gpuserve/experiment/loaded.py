@@ -16,10 +16,16 @@ from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS, later_half
 from pytest_gpuserve.load.answers import AnswerCheck, answer_reasons
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.run import lost_in_mid_load
 from pytest_gpuserve.load.schedule import is_finite, is_open
 from pytest_gpuserve.load.tick import Tick, shares, total
-from pytest_gpuserve.load.validity import DISTURBANCES, disturbances, reasons, request_errors, share_reasons
+from pytest_gpuserve.load.validity import (
+    DISTURBANCES,
+    disturbances,
+    lost_in_mid_load,
+    reasons,
+    request_errors,
+    share_reasons,
+)
 from pytest_gpuserve.load.wire import OPENS, Plan
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
 from pytest_gpuserve.measure.window import COMPILING, Start, Streams, Window

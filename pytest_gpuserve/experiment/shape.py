@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.driver import check_users
+from pytest_gpuserve.load.driver import LOCAL, EngineSource, check_users
 from pytest_gpuserve.load.schedule import Closed, Schedule, Steps, Trace, is_finite, is_open
-from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.tick import total
 from pytest_gpuserve.load.validity import LATE_SHARE, LATENCIES_LONG
 from pytest_gpuserve.measure.objectives import Objectives
@@ -20,7 +19,6 @@ from pytest_gpuserve.verdict.evidence import BLOCKS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.measure.window import Window
 

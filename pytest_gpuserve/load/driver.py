@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,7 +19,6 @@ import msgspec
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.schedule import Closed, Steps
-from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.tick import Tick, aligned, together
 from pytest_gpuserve.load.wire import (
     LENGTH,
@@ -32,15 +32,15 @@ from pytest_gpuserve.load.wire import (
     Report,
     frame,
 )
+from pytest_gpuserve.process.command_line import module_command
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.wire import Plan
 
 SILENCE_SECONDS: Final = 20.0
@@ -50,6 +50,33 @@ TAIL_CHARACTERS: Final = 8000
 """Most characters of an engine's log that are shown; a traceback through the loop has some 3000."""
 
 PIPE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSource:
+    """Source of processes that take part in a load, with the messages of an engine (``load.wire``).
+
+    Args:
+        name: Name in a report.
+        is_here: Whether all its workers run on this host, concurrently.
+        ready_seconds: Longest time of a process until it can begin.
+        end_seconds: Longest time of a process to end by itself after its input is closed.
+        commands: Returns program and arguments of each process for a number of workers, in the order of their parts.
+    """
+
+    name: str
+    is_here: bool
+    ready_seconds: float
+    end_seconds: float
+    commands: Callable[[int], Sequence[Sequence[str]]]
+
+
+def _local_engines(workers: int) -> Sequence[Sequence[str]]:
+    return [module_command("pytest_gpuserve.load.engine", str(os.getpid()))] * workers
+
+
+LOCAL: Final = EngineSource("local", is_here=True, ready_seconds=20.0, end_seconds=5.0, commands=_local_engines)
+"""An engine process of this host for each worker."""
 
 
 class EngineProcess:

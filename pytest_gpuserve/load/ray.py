@@ -29,6 +29,7 @@ import msgspec
 
 import pytest_gpuserve
 from pytest_gpuserve.errors import GpuserveError, LoadFailed, UsageProblem
+from pytest_gpuserve.load.driver import EngineSource
 from pytest_gpuserve.load.engine.pipes import read_order, read_plan
 from pytest_gpuserve.load.ray_worker import RayWorker, network_of
 from pytest_gpuserve.load.tick import aligned, together
@@ -41,9 +42,8 @@ from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
-    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.load.wire import Order, Plan, Report
 
@@ -121,7 +121,7 @@ def check_engine(text: str, option: str) -> str:
 
 
 class RayEngine:
-    """Makes the loads of a run on Ray; an ``EngineSource``.
+    """Makes the loads of a run on Ray.
 
     A cluster of this run's own is started when the first load needs it. An existing cluster is never ended.
 
@@ -134,11 +134,7 @@ class RayEngine:
         self._address = "" if choice == "ray" else choice
         self._option = option
         self._own: _OwnCluster | None = None
-        self._log = Path(os.devnull)
         self.name = f"Ray at {self._address}" if self._address else "Ray, a cluster of this run on this host"
-        self.is_here = not self._address
-        self.ready_seconds = 240.0
-        self.end_seconds = 15.0
 
     def check(self) -> None:
         """Check, before a server is started, that Ray is installed and its cluster listens.
@@ -182,22 +178,28 @@ class RayEngine:
 
     def source(self, log: Path) -> EngineSource:
         """Source of engines; a cluster of this run's own writes into the log."""
-        self._log = log
-        return self
+        return EngineSource(
+            name=self.name,
+            is_here=not self._address,
+            ready_seconds=240.0,
+            end_seconds=15.0,
+            # The plan tells the coordinator how many workers there are.
+            commands=lambda _workers: [self._coordinator(log)],
+        )
 
-    def commands(self, workers: int) -> Sequence[Sequence[str]]:  # noqa: ARG002 -- the plan tells the coordinator how many
-        """See `EngineSource`: the coordinator's command."""
+    def _coordinator(self, log: Path) -> list[str]:
+        """Command of a coordinator."""
         address, environment = self._address, _QUIET
         if not address:
             if self._own is None or self._own.process.exit_status() is not None:
                 self.close()
-                self._own = _OwnCluster.start(self._log)
+                self._own = _OwnCluster.start(log)
             address, environment = self._own.address, {**_OWN, TOKEN_FILE: str(self._own.token)}
         command = module_command("pytest_gpuserve.load.ray", str(os.getpid()), address)
         # The token of another cluster would be taken for this one's.
         others = [] if self._address else ["--unset=RAY_AUTH_TOKEN"]
         variables = (f"{name}={value}" for name, value in environment.items())
-        return [["env", *others, *variables, *command]]
+        return ["env", *others, *variables, *command]
 
     def close(self) -> None:
         """End the cluster, if it is this run's own and was started; later calls do nothing.

@@ -12,8 +12,7 @@ import msgspec
 
 from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load.driver import EngineProcess
-from pytest_gpuserve.load.source import LOCAL
+from pytest_gpuserve.load.driver import LOCAL, EngineProcess
 from pytest_gpuserve.load.wire import Again, Begin, Plan
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pytest_gpuserve.errors import LoadFailed
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.tick import Tick
 
@@ -348,6 +349,13 @@ def share_reasons(
             if reason.kind in kinds
         ]
     return tuple(found_reasons)
+
+
+def lost_in_mid_load(problem: LoadFailed) -> Reason:
+    """Reason why a load was lost, in one line: the last line of a process's log has the cause."""
+    said = [line for line in problem.log_tail.splitlines() if line.strip()]
+    why = one_line(said[-1] if said else problem.found)
+    return Reason(ReasonKind.LOAD_LOST, f"lost in mid-load: {problem.summary}" + (f": {why}" if why else ""))
 
 
 def one_line(text: str) -> str:

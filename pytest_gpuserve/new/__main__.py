@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.interpreter import find_python
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.load.command import headers_of, read_bytes
+from pytest_gpuserve.load.__main__ import headers_of, read_bytes
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.new.app import COMMAND, ask, recognise, recognise_command, suite_name
 from pytest_gpuserve.new.files import suite_files, variable_of, write_missing

@@ -15,8 +15,8 @@ from pytest_gpuserve.device import DeviceLock, list_gpus, read_host, read_softwa
 from pytest_gpuserve.device.sampler import SamplerProcess
 from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
+from pytest_gpuserve.load.driver import LOCAL, EngineSource
 from pytest_gpuserve.load.ray import RayEngine
-from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.plugin.options import ENGINE_OPTION, Update
 from pytest_gpuserve.plugin.terminal import say
 from pytest_gpuserve.process.command_line import module_command
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.builds.checkout import Revision
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import Starter
-    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.process.ready import Ask
     from pytest_gpuserve.servers.base import ServerKind

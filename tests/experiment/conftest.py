@@ -17,9 +17,9 @@ from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.shape import LEAST_TICKS, SETTLE_TICKS, LoadShape
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
+from pytest_gpuserve.load.driver import EngineSource
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.source import EngineSource
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import BEAT_NS, Plan
 from pytest_gpuserve.measure.counters import Counters, StageTime

@@ -16,9 +16,9 @@ from pytest_gpuserve.experiment.loaded import LoadedServer
 from pytest_gpuserve.experiment.sampling import measure_start
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
+from pytest_gpuserve.load.driver import EngineSource
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Steps
-from pytest_gpuserve.load.source import EngineSource
 from pytest_gpuserve.load.wire import Plan
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import GpuUse, Start

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
-    from pytest_gpuserve.load.source import EngineSource
+    from pytest_gpuserve.load.driver import EngineSource
     from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.load.wire import Plan
     from pytest_gpuserve.servers.instance import Instance

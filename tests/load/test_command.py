@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load import command
-from pytest_gpuserve.load.command import main
+from pytest_gpuserve.load import __main__ as command
+from pytest_gpuserve.load.__main__ import main
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, Schedule
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, serving

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import time
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,10 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load import driver as driver_module
-from pytest_gpuserve.load.driver import EngineProcess, Engines
+from pytest_gpuserve.load.driver import LOCAL, EngineProcess, Engines
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.request import NUMBER_PLACE
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson, Steps
-from pytest_gpuserve.load.source import LocalEngines
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import Ready, frame
 from tests.fakes.http_server import Serving, Totals, plan
@@ -107,7 +107,7 @@ def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(sys, "executable", str(script))
     monkeypatch.setattr(driver_module, "SILENCE_SECONDS", 1.0)
     with pytest.raises(LoadFailed, match="read nothing for 1 s") as caught:
-        Engines(plan(1, body=bytes(8 << 20)), source=LocalEngines(end_seconds=0.1))
+        Engines(plan(1, body=bytes(8 << 20)), source=replace(LOCAL, end_seconds=0.1))
     assert caught.value.log_tail == "why"
 
 
@@ -321,9 +321,9 @@ def test_an_engine_that_fails_while_halted_is_load_failed(server: Serving) -> No
         engines.begin()
         with pytest.raises(LoadFailed, match="died"):
             engines.next_tick()
-    with Engines(plan(server.port, "/ok?ms=5"), source=LocalEngines(end_seconds=0.2)) as engines:
+    with Engines(plan(server.port, "/ok?ms=5"), source=replace(LOCAL, end_seconds=0.2)) as engines:
         engines.next_tick()
-        engines._source = LocalEngines(ready_seconds=1.0)
+        engines._source = replace(LOCAL, ready_seconds=1.0)
         os.kill(engines.pids[0], signal.SIGSTOP)
         with pytest.raises(LoadFailed, match="reported nothing for 1 s"):
             engines.halt(seed=0)

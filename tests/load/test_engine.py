@@ -155,14 +155,13 @@ def test_the_owner_is_told_that_it_read_too_slowly(server: Serving) -> None:
 
 OWNER = """
 import msgspec, os, sys
-from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.driver import EngineProcess
-from pytest_gpuserve.load.source import LOCAL, LocalEngines
+from dataclasses import replace
+from pytest_gpuserve.load.driver import LOCAL, EngineProcess, Engines
 from tests.fakes.children.toolkit import stay
 from tests.fakes.http_server import plan
 port, fork, halted_alone = map(int, sys.argv[1:])
 pids, loads = [], []
-with Engines(plan(port, "/ok?ms=5"), source=LocalEngines(end_seconds=0.5)) as halted:
+with Engines(plan(port, "/ok?ms=5"), source=replace(LOCAL, end_seconds=0.5)) as halted:
     halted.next_tick()
     halted.halt(seed=0)
     pids += halted.pids

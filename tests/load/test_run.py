@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load.run import LoadOutcome, lost_in_mid_load, run_load
+from pytest_gpuserve.load.__main__ import LoadOutcome, run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.tick import Tick
+from pytest_gpuserve.load.validity import lost_in_mid_load
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.load.ticks import TICK_NS, reporting, tick_of

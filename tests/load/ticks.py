@@ -48,7 +48,7 @@ def tick_of(number: int, requests: int, latency_ns: int, **more: Any) -> Tick:  
 
 def reporting(monkeypatch: pytest.MonkeyPatch, reports: Sequence[Tick | BaseException]) -> mock.MagicMock:
     """Let the engines of each load report these ticks, and raise what is among them; returns them."""
-    from pytest_gpuserve.load import run
+    from pytest_gpuserve.load import __main__ as command
 
     engines = mock.MagicMock()
 
@@ -56,5 +56,5 @@ def reporting(monkeypatch: pytest.MonkeyPatch, reports: Sequence[Tick | BaseExce
         engines.__enter__.return_value.next_tick.side_effect = list(reports)
         return engines
 
-    monkeypatch.setattr(run, "Engines", begun)
+    monkeypatch.setattr(command, "Engines", begun)
     return engines

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.load.__main__ import run_load
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.ray import RayEngine
-from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed, Constant
 from pytest_gpuserve.load.tick import shares
 from pytest_gpuserve.process.ports import free_port

@@ -22,8 +22,8 @@ from pytest_gpuserve.device import list_gpus
 from pytest_gpuserve.device.sampler import SamplerProcess
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.experiment.telemetry import RELEASE_NS
+from pytest_gpuserve.load.__main__ import run_load
 from pytest_gpuserve.load.kserve import Inference, decode_answer, http_request, tensors_of
-from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.measure.conditions import memory_reasons
