@@ -14,7 +14,7 @@ import psutil
 from pytest_gpuserve.device.host import cores_taken_by_others, cpu_share, read_cpu, read_host
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS, later_half
-from pytest_gpuserve.load.answers import AnswerCheck, answer_reasons
+from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import is_finite, is_open
 from pytest_gpuserve.load.tick import Tick, shares, total
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.load.answers import Complaint
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.shared_memory import SharedTensors
     from pytest_gpuserve.servers.instance import Instance
@@ -158,7 +157,6 @@ class LoadedServer:
     _last: CounterReading | None = field(default=None, init=False)
     _goes_on: bool = field(default=False, init=False)
     _loading: bool = field(default=False, init=False)
-    _complaints: list[Complaint] = field(default_factory=list, init=False)
     _shared: SharedTensors | None = field(default=None, init=False)
     # Ticks with late beats of load engines.
     _late: list[Tick] = field(default_factory=list, init=False)
@@ -483,12 +481,11 @@ class LoadedServer:
         if not self._goes_on:
             self.problems.extend(overload(totals, shape.schedule))
         if not self.problems:
-            self.problems.extend(answer_reasons(self.check, []))
+            self.problems.extend(self.check.reasons())
 
     def _look(self, tick: Tick) -> None:
         """Check whether the load may go on."""
-        complaints = self.check.check(tick)
-        self._complaints.extend(complaints)
+        self.check.check(tick)
         errors = bool(tick.errors) and not self.shape.allowed_errors
         # A dying server first shows as a hundred reset connections, which would hide the cause. A load with allowed
         # errors goes on without this wait, which would leave the watch behind the load.
@@ -497,8 +494,8 @@ class LoadedServer:
             self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
         elif errors:
             self.problems.extend(map(self._shown, request_errors(tick, 0.0)))
-        if complaints:
-            self.problems.extend(map(self._shown, answer_reasons(self.check, self._complaints)))
+        if self.check.wrong:
+            self.problems.extend(map(self._shown, self.check.reasons()))
 
     def _shown(self, reason: Reason) -> Reason:
         """Text that may repeat an answer, without the secrets of the server or of a request."""

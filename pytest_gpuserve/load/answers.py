@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuserve.load.request import Expect, check_answer
@@ -20,33 +20,11 @@ REMEMBERED_BYTES: Final = 1 << 24
 """Most bytes of their bodies, together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """A wrong answer.
-
-    Args:
-        count: Number of occurrences.
-        number: The load's first request with this answer.
-        index: The payload of that request.
-        text: Description of the fault, in one line.
-        mixed_up: Whether it is the answer to another payload.
-    """
-
-    count: int
-    number: int
-    index: int
-    text: str
-    mixed_up: bool = False
-
-    def __str__(self) -> str:
-        return f"request {self.number} (payload {self.index}): {self.text}"
-
-
-class _Finding(NamedTuple):
-    """Fault of an answer, and the payload that it would be right for, if any."""
+class _Fault(NamedTuple):
+    """Fault of an answer, in one line, and whether it is the answer to another payload."""
 
     text: str
-    belongs_to: int | None
+    mixed_up: bool
 
 
 class AnswerCheck:
@@ -69,43 +47,46 @@ class AnswerCheck:
         self._expects = tuple(expects)
         self.wants_all = wants_all
         self._first_alike = _first_alike(self._expects)
-        self._known: dict[tuple[int, bytes], _Finding | None] = {}
+        self._known: dict[tuple[int, bytes], _Fault | None] = {}
         self._known_bytes = 0
         self.answers = 0
         self.checked = 0
         self.unchecked = 0
         self.wrong = 0
         self.mixed_up = 0
+        self._first = (sys.maxsize, "")
 
-    @property
-    def expects_something(self) -> bool:
-        """Whether any payload has an expected answer."""
-        return any(expect is not None for expect in self._expects)
-
-    def check(self, tick: Tick) -> tuple[Complaint, ...]:
-        """Return the faults of a tick's answers, in the order of the requests; each distinct one once."""
+    def check(self, tick: Tick) -> None:
+        """Compare a tick's answers."""
         self.answers += tick.requests
         self.unchecked += tick.unchecked
-        complaints = []
         for answer in tick.answers:
             if self._expects[answer.index] is None:
                 continue
             self.checked += answer.count
-            finding = self._finding(answer.index, answer.body)
-            if finding is None:
-                continue
-            mixed_up = finding.belongs_to is not None
-            self.wrong += answer.count
-            self.mixed_up += answer.count if mixed_up else 0
-            text = (
-                f"the answer to payload {finding.belongs_to}, not to payload {answer.index}: answers are mixed up"
-                if mixed_up
-                else finding.text
-            )
-            complaints.append(Complaint(answer.count, answer.number, answer.index, text, mixed_up))
-        return tuple(sorted(complaints, key=lambda complaint: complaint.number))
+            fault = self._fault(answer.index, answer.body)
+            if fault is not None:
+                self.wrong += answer.count
+                self.mixed_up += answer.count if fault.mixed_up else 0
+                told = f"request {answer.number} (payload {answer.index}): {fault.text}"
+                self._first = min(self._first, (answer.number, told))
 
-    def _finding(self, index: int, body: bytes) -> _Finding | None:
+    def reasons(self) -> list[Reason]:
+        """Return reasons why the answers make the load invalid."""
+        if self.wrong:
+            mixed_up = f", {self.mixed_up} of them right for another request" if self.mixed_up else ""
+            text = f"wrong answers: {self.wrong} of {self.checked} checked{mixed_up}; the first: {self._first[1]}"
+            return [Reason(ReasonKind.WRONG_ANSWERS, text)]
+        missed = self.unchecked if self.wants_all else self.answers if not self.checked else 0
+        if missed and any(expect is not None for expect in self._expects):
+            text = (
+                f"{missed} of {self.answers} answers could not be checked: they exceed the size or number that the"
+                " engine passes on"
+            )
+            return [Reason(ReasonKind.ANSWERS_UNCHECKED, text)]
+        return []
+
+    def _fault(self, index: int, body: bytes) -> _Fault | None:
         alike = self._first_alike[index]
         key = (alike, body)
         if key not in self._known:
@@ -116,9 +97,14 @@ class AnswerCheck:
             self._known_bytes += len(body)
         return self._known[key]
 
-    def _examined(self, alike: int, body: bytes) -> _Finding | None:
+    def _examined(self, alike: int, body: bytes) -> _Fault | None:
         text = check_answer(self._expects[alike], body)
-        return None if text is None else _Finding(text, self._belongs_to(alike, body))
+        if text is None:
+            return None
+        other = self._belongs_to(alike, body)
+        if other is None:
+            return _Fault(text, mixed_up=False)
+        return _Fault(f"the answer to payload {other}: answers are mixed up", mixed_up=True)
 
     def _belongs_to(self, alike: int, body: bytes) -> int | None:
         for index, first in enumerate(self._first_alike):
@@ -127,28 +113,6 @@ class AnswerCheck:
             if expect is not None and check_answer(expect, body) is None:
                 return index
         return None
-
-
-def answer_reasons(check: AnswerCheck, complaints: Sequence[Complaint]) -> list[Reason]:
-    """Return reasons why a load's answers make it invalid."""
-    if check.wrong:
-        mixed_up = f", {check.mixed_up} of them right for another request" if check.mixed_up else ""
-        return [
-            Reason(
-                ReasonKind.WRONG_ANSWERS,
-                f"wrong answers: {check.wrong} of {check.checked} checked{mixed_up}; the first: {complaints[0]}",
-            )
-        ]
-    missed = check.unchecked if check.wants_all else check.answers if not check.checked else 0
-    if check.expects_something and missed:
-        return [
-            Reason(
-                ReasonKind.ANSWERS_UNCHECKED,
-                f"{missed} of {check.answers} answers could not be checked: they exceed the size or number that the"
-                " engine passes on",
-            )
-        ]
-    return []
 
 
 def _first_alike(expects: Sequence[Expect | None]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from pytest_gpuserve.load.answers import AnswerCheck, Complaint, answer_reasons
+from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.tick import AnswerCount, Tick
 from pytest_gpuserve.verdict.reason import ReasonKind
 
@@ -15,6 +15,12 @@ def tick(*answers: AnswerCount, requests: int | None = None) -> Tick:
     """A tick with these answers; more requests if some were not passed on."""
     count = sum(answer.count for answer in answers)
     return Tick(0, 0, 1, requests=count if requests is None else requests, answers=list(answers))
+
+
+def told(check: AnswerCheck) -> str:
+    """Text of the one reason."""
+    (reason,) = check.reasons()
+    return reason.text
 
 
 class Calls:
@@ -34,34 +40,33 @@ def test_a_wrong_answer_is_told_with_its_request() -> None:
     """The report has the count, the first request, the payload and the expectation; kept back answers do not count."""
     check = AnswerCheck([b"one", b"two"])
     right, wrong, first = AnswerCount(0, b"one", 5, 0), AnswerCount(1, b"2", 3, 7), AnswerCount(0, b"1", 1, 3)
-    assert check.check(tick(right, AnswerCount(1, b"two", 4, 1), requests=15)) == ()
+    check.check(tick(right, AnswerCount(1, b"two", 4, 1), requests=15))
     assert (check.answers, check.checked, check.wrong, check.mixed_up) == (15, 9, 0, 0)
-    found = check.check(tick(right, wrong, first))
-    assert found == (Complaint(1, 3, 0, "expected b'one', got b'1'"), Complaint(3, 7, 1, "expected b'two', got b'2'"))
-    assert str(found[1]) == "request 7 (payload 1): expected b'two', got b'2'"
+    check.check(tick(right, wrong, first))
+    assert told(check) == "wrong answers: 4 of 18 checked; the first: request 3 (payload 0): expected b'one', got b'1'"
     assert (check.answers, check.checked, check.wrong, check.mixed_up) == (24, 18, 4, 0)
 
 
 def test_mixed_up_answers_are_recognised() -> None:
     """An answer may be wrong for its own payload and right for another's; without an expectation it is not checked."""
     check = AnswerCheck([None, b"one", b"two", lambda body: body.startswith(b"three")])
-    first, second, wrong = check.check(
+    check.check(
         tick(
-            AnswerCount(1, b"three!", 2, 10),
             AnswerCount(3, b"one", 1, 11),
+            AnswerCount(1, b"three!", 2, 10),
             AnswerCount(0, b"x", 4, 1),
             AnswerCount(2, b"x", 1, 12),
         )
     )
-    text = "the answer to payload {}, not to payload {}: answers are mixed up"
-    assert first == Complaint(2, 10, 1, text.format(3, 1), mixed_up=True)
-    assert second == Complaint(1, 11, 3, text.format(1, 3), mixed_up=True)
-    assert wrong == Complaint(1, 12, 2, "expected b'two', got b'x'")
     assert (check.answers, check.checked, check.wrong, check.mixed_up) == (8, 4, 4, 3)
-    (reason,) = answer_reasons(check, [first, second, wrong])
-    assert f"wrong answers: 4 of 4 checked, 3 of them right for another request; the first: {first}" == reason.text
+    assert told(check) == (
+        "wrong answers: 4 of 4 checked, 3 of them right for another request;"
+        " the first: request 10 (payload 1): the answer to payload 3: answers are mixed up"
+    )
     # Expectations may overlap; only a wrong answer is looked for elsewhere.
-    assert AnswerCheck([bool, b"two"]).check(tick(AnswerCount(0, b"two", 1, 0))) == ()
+    overlapping = AnswerCheck([bool, b"two"])
+    overlapping.check(tick(AnswerCount(0, b"two", 1, 0)))
+    assert not overlapping.wrong
 
 
 def test_a_check_that_raises_says_what() -> None:
@@ -71,9 +76,9 @@ def test_a_check_that_raises_says_what() -> None:
         raise KeyError("label")
 
     check = AnswerCheck([b"one", broken])
-    first, second = check.check(tick(AnswerCount(0, b"1", 1, 0), AnswerCount(1, b"1", 1, 1)))
-    assert first.text == "expected b'one', got b'1'"
-    assert second.text == "KeyError: 'label' for answer b'1'"
+    check.check(tick(AnswerCount(1, b"1", 1, 1), AnswerCount(0, b"1", 1, 2)))
+    assert check.wrong == 2
+    assert told(check).endswith("request 1 (payload 1): KeyError: 'label' for answer b'1'")
 
 
 def test_a_repeated_answer_is_checked_once_for_each_expectation() -> None:
@@ -87,8 +92,8 @@ def test_a_repeated_answer_is_checked_once_for_each_expectation() -> None:
     assert right.bodies == {b"right": 1, b"wrong": 1}
     assert other.bodies == {b"wrong": 1}
     assert (check.answers, check.wrong) == (9, 3)
-    (complaint,) = check.check(tick(AnswerCount(4, b"right", 1, 3)))
-    assert complaint.mixed_up, "what is right for one expectation is not so for another"
+    check.check(tick(AnswerCount(4, b"right", 1, 3)))
+    assert check.mixed_up == 1, "what is right for one expectation is not so for another"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +112,7 @@ def test_answers_that_could_not_be_checked_are_not_a_pass(
     check = AnswerCheck(expected, wants_all=wants_all)
     answers = [AnswerCount(0, b"A", checked, 0)] if checked else []
     check.check(Tick(0, 0, 1, requests=10, unchecked=10 - checked, answers=answers))
-    reasons = answer_reasons(check, [])
+    reasons = check.reasons()
     assert [reason.kind for reason in reasons] == found
     if found:
         assert f"{10 - checked} of 10 answers could not be checked" in reasons[0].text
