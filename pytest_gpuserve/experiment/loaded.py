@@ -444,6 +444,7 @@ class LoadedServer:
             cores=cores,
             allowed_errors=shape.allowed_errors,
             late_share=shape.late_share,
+            course=[tick.under_way for tick in ticks if tick.due],
         )
         each = share_reasons(shares(ticks), schedule, among=cores, late_share=shape.late_share)
         found = [self._shown(reason) for reason in (*whole, *each)]

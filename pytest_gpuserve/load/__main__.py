@@ -80,6 +80,7 @@ def run_load(
     totals = Tick()
     of_each: dict[str, Tick] = {}
     found: list[Reason] = []
+    course: list[int] = []
     begin_ns: int | None = None
     try:
         with Engines(plan, processes, source) as engines:
@@ -89,6 +90,7 @@ def run_load(
                 if tick.begin_ns - begin_ns >= warmup_ns:
                     totals += tick
                     of_each = shares([tick], of_each)
+                    course += [tick.under_way] if tick.due else []
                 else:
                     end_ns, errors, samples = tick.end_ns, tick.errors, tick.error_samples
                     totals += Tick(begin_ns=end_ns, end_ns=end_ns, errors=errors, error_samples=samples)
@@ -101,7 +103,14 @@ def run_load(
             # The load never began, so an error loses no measurement.
             raise
         found.append(lost_in_mid_load(problem))
-    found += reasons(totals, schedule=plan.schedule, processes=processes, cores=cores, allowed_errors=allowed_errors)
+    found += reasons(
+        totals,
+        schedule=plan.schedule,
+        processes=processes,
+        cores=cores,
+        allowed_errors=allowed_errors,
+        course=course,
+    )
     found += share_reasons(of_each, plan.schedule, among=cores)
     return LoadOutcome(totals, tuple(found))
 

@@ -81,10 +81,7 @@ class Tick(msgspec.Struct, tag=True):
         late_beats: Readings of the clock, one each ``BEAT_NS``, that came later than the engine's timers and its own
             work explain. Their share is the share of the time when the engine was paused.
         late_beats_ns: Sum of their delays; an answer at a random time waits as long as the average delay.
-        users: Users of a closed loop at its end.
         last: Whether the load has ended with it.
-        course: ``under_way`` of every ``course_every``-th tick of a sum with due requests; ``course_every`` doubles as
-            the sum gets long.
         workers: Tick of each worker, in the order of their parts and without answers; read by ``shares``. It is packed,
             because a load keeps its ticks, and unpacked they take ten times the memory.
     """
@@ -125,10 +122,7 @@ class Tick(msgspec.Struct, tag=True):
     receiving_ns: int | None = 0
     late_beats: int = 0
     late_beats_ns: int = 0
-    users: int = 0
     last: bool = False
-    course: tuple[int, ...] = ()
-    course_every: int = 1
     workers: bytes = b""
 
     def __add__(self, later: Tick) -> Tick:
@@ -183,17 +177,15 @@ class Tick(msgspec.Struct, tag=True):
         return self.cpu_ns / 1e9
 
 
-COURSE_LENGTH: Final = 256
-
 HISTOGRAMS: Final = tuple(name for name, kind in Tick.__annotations__.items() if kind == "Histogram")
 
-_AT_THE_END: Final = ("under_way", "opening", "oldest_opening_ns", "oldest_ns", "users")
+_AT_THE_END: Final = ("under_way", "opening", "oldest_opening_ns", "oldest_ns")
 """Fields on the end of a tick: over engines they add up, over ticks the last one counts."""
 
 _SUMS: Final = tuple(
     name
     for name, kind in Tick.__annotations__.items()
-    if kind == "int" and name not in ("number", "begin_ns", "end_ns", "gaps_ns", "course_every", *_AT_THE_END)
+    if kind == "int" and name not in ("number", "begin_ns", "end_ns", "gaps_ns", *_AT_THE_END)
 )
 
 _NOTHING: Final = Tick()
@@ -217,31 +209,13 @@ def total(ticks: Iterable[Tick]) -> Tick:
             raise ValueError(f"tick {part.number} ends before it begins")
         gaps_ns += part.gaps_ns + max(0, part.begin_ns - end_ns)
         end_ns = max(end_ns, part.end_ns)
-    course, every = _course(parts)
     return Tick(
         begin_ns=parts[0].begin_ns,
         end_ns=end_ns,
         gaps_ns=gaps_ns,
-        course=course,
-        course_every=every,
         **{name: getattr(parts[-1], name) for name in ("number", "last", *_AT_THE_END)},
         **_added(parts),
     )
-
-
-def _course(parts: Sequence[Tick]) -> tuple[tuple[int, ...], int]:
-    every = max(part.course_every for part in parts)
-    course: list[int] = []
-    for part in parts:
-        if part.course:
-            step = every // part.course_every
-            course += part.course[step - 1 :: step]
-        elif part.due and (part.number + 1) % every == 0:
-            course.append(part.under_way)
-    # A long course keeps every second value.
-    while len(course) > COURSE_LENGTH:
-        course, every = course[1::2], 2 * every
-    return tuple(course), every
 
 
 def together(ticks: Mapping[str, Tick]) -> Tick:

@@ -1,7 +1,4 @@
-"""Decides whether a measurement is valid: that it measured the server, not the client.
-
-Unknown numbers are never taken for good: each check that lacks its numbers reports that as a reason of its own.
-"""
+"""Decides whether a measurement is valid: that it measured the server, not the client."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_gpuserve.errors import LoadFailed
     from pytest_gpuserve.load.schedule import Schedule
@@ -87,6 +84,7 @@ def reasons(
     cores: int | None = None,
     allowed_errors: float = 0.0,
     late_share: float = LATE_SHARE,
+    course: Sequence[int] = (),
 ) -> tuple[Reason, ...]:
     """Return reasons why a measurement proves nothing; empty if it is valid.
 
@@ -97,6 +95,7 @@ def reasons(
         cores: Cores that they may use together; None for one each.
         allowed_errors: Share of the requests that may fail.
         late_share: Share that the client may add.
+        course: Requests in flight at the end of each tick with due requests, oldest first.
     """
     at_once = processes if cores is None else min(processes, cores)
     failed = list(request_errors(totals, allowed_errors))
@@ -106,8 +105,9 @@ def reasons(
     late = list(_late(totals, schedule, processes, totals, late_share))
     found = [*failed, *_saturated(totals, at_once), *late]
     if is_open(schedule):
-        found += [*_lag_unknown(totals), *([] if late else _late_tail(totals, late_share)), *_rate(totals)]
-    return (*found, *_in_flight(totals, schedule), *_growing(totals, schedule), *_without_connection(totals, schedule))
+        found += [] if late else _late_tail(totals, late_share)
+        found += [*_rate(totals), *_growing(totals, schedule, course)]
+    return (*found, *_in_flight(totals, schedule), *_without_connection(totals, schedule))
 
 
 def disturbances(
@@ -160,9 +160,7 @@ def request_errors(totals: Tick, allowed: float) -> Iterator[Reason]:
 
 def _saturated(totals: Tick, processes: int) -> Iterator[Reason]:
     share = totals.cpu_seconds / (totals.seconds * processes)
-    if share <= 0:
-        yield Reason(ReasonKind.NOT_COUNTED, "the client's CPU time is unknown: the engine does not report it")
-    elif share > SATURATED_SHARE:
+    if share > SATURATED_SHARE:
         yield Reason(
             ReasonKind.CLIENT_SATURATED,
             f"client saturated: {_engines(processes)} used {format_fraction(share)} of a core, over"
@@ -212,15 +210,6 @@ def _late(totals: Tick, schedule: Schedule, processes: int, usual: Tick, most: f
             f" and so {adds}"
         )
         yield Reason(ReasonKind.CLIENT_HELD_UP, text)
-
-
-def _lag_unknown(totals: Tick) -> Iterator[Reason]:
-    # Requests that waited for max_in_flight need not have a lag.
-    if totals.lag.total < totals.sent - totals.held:
-        yield Reason(
-            ReasonKind.NOT_COUNTED,
-            f"send lag unknown: it was measured for {totals.lag.total} of {totals.sent} sent requests",
-        )
 
 
 def _late_tail(totals: Tick, late_share: float) -> Iterator[Reason]:
@@ -290,9 +279,8 @@ def _in_flight(totals: Tick, schedule: Schedule) -> Iterator[Reason]:
     )
 
 
-def _growing(totals: Tick, schedule: Schedule) -> Iterator[Reason]:
+def _growing(totals: Tick, schedule: Schedule, course: Sequence[int]) -> Iterator[Reason]:
     """Ever more requests in flight: such a measurement depends on its duration."""
-    course = totals.course
     if not isinstance(schedule, (Constant, Poisson, Gamma)) or len(course) < LEAST_COURSE:
         return
     # Averages, because a queue fluctuates: of the middle quarter and of the last one, 3/8 of the time later.
@@ -313,7 +301,7 @@ def _without_connection(totals: Tick, schedule: Schedule) -> Iterator[Reason]:
     if isinstance(schedule, (Closed, Steps)) and totals.oldest_opening_ns > OPENING_SECONDS * 1e9:
         yield Reason(
             ReasonKind.STUCK_REQUESTS,
-            f"in flight: at the end {totals.opening} of {totals.users} users waited for a connection, one for"
+            f"in flight: at the end {totals.opening} users waited for a connection, one for"
             f" {format_seconds(totals.oldest_opening_ns / 1e9)}: the server does not accept so many",
         )
 

@@ -30,7 +30,6 @@ class ReasonKind(str, Enum):
     OVERLOADED = "overloaded"
     # The measured time.
     NOTHING_MEASURED = "nothing-measured"
-    NOT_COUNTED = "not-counted"
     STUCK_REQUESTS = "stuck-requests"
     NO_STEADY_STATE = "no-steady-state"
     TOO_SHORT = "too-short"

@@ -177,7 +177,6 @@ def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Ti
         cpu_ns=round(cpu_share * tick_ns),
         late_beats=late_beats,
         late_beats_ns=late_beats * tick_ns,
-        users=4,
     )
 
 

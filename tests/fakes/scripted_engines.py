@@ -125,6 +125,5 @@ def tick_of(
         service=ticks.alike(requests, latency_ns),
         lag=ticks.alike(requests, 1000),
         under_way=users,
-        users=users,
         last=last,
     )

@@ -145,12 +145,9 @@ class Simulation:
 
     def close_tick(self, *, last: bool = False) -> Tick:
         """End a tick now."""
-        under_way, users = self.loop.under_way(), self.loop.users
-        self.ticks.append(
-            self.counters.close(
-                self.now_ns, 0, under_way, open_loop=is_open(self.plan.schedule), users=users, last=last
-            )
-        )
+        under_way = self.loop.under_way()
+        tick = self.counters.close(self.now_ns, 0, under_way, open_loop=is_open(self.plan.schedule), last=last)
+        self.ticks.append(tick)
         return self.ticks[-1]
 
     # -- the reactor, and the time

@@ -62,7 +62,7 @@ def test_a_time_limit_stops_the_sending_and_waits_for_what_is_under_way() -> Non
     assert simulation.sends == [0, 0, 30 * MS, 30 * MS, 60 * MS, 60 * MS, 90 * MS, 90 * MS]
     assert simulation.ended_ns == simulation.begin_ns + 120 * MS
     (tick,) = simulation.ticks
-    assert (tick.requests, tick.under_way, tick.last, tick.users) == (8, 0, True, 0)
+    assert (tick.requests, tick.under_way, tick.last) == (8, 0, True)
     assert tick.latency == taken(8 * [30 * MS])
     assert tick.service == taken([])
     assert (tick.sent, tick.due, tick.in_flight_ns) == (8, 8, 8 * 30 * MS)
@@ -143,7 +143,7 @@ def test_a_user_thinks_between_an_answer_and_the_next_request(payloads: tuple[tu
 
 
 def test_users_come_and_leave_in_steps() -> None:
-    """Steps of 2, 5 and 1 users at their absolute times, reported in ticks; who is taken away leaves when answered."""
+    """Steps of 2, 5 and 1 users at their absolute times; who is taken away leaves when answered."""
     schedule = Steps(((2, 1.0), (5, 0.5), (1, 1.1)))
     simulation = Simulation(plan(schedule, tick_ns=700 * MS), lambda _: Reply(300 * MS)).run()
     # Two began at 0 and are answered every 300 ms; three at 1000.
@@ -152,7 +152,6 @@ def test_users_come_and_leave_in_steps() -> None:
     assert [(at_ms, simulation.busy(at_ms * MS)) for at_ms, _ in begun + leaving] == begun + leaving
     assert simulation.ended_ns == simulation.begin_ns + 2800 * MS
     assert (max(simulation.sends), len(simulation.opened)) == (2500 * MS, 5)
-    assert [tick.users for tick in simulation.ticks] == [2, 5, 1, 0, 0]
     thinking = Simulation(plan(Steps(((3, 1.0), (1, 5.0)), think_seconds=2.0))).run()
     assert thinking.sends == [0, 0, 0, 2010 * MS, 4020 * MS]
 

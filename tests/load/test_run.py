@@ -25,7 +25,7 @@ REQUESTS = USERS * TICK_NS // LATENCY_NS
 def tick(number: int, *, errors: dict[str, int] | None = None, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick
     """A sound tick with these changes."""
     failed = {"errors": errors or {}, "error_samples": dict.fromkeys(errors or {}, "a sample")}
-    return tick_of(number, REQUESTS, LATENCY_NS, **{"under_way": USERS, "users": USERS, **failed, **more})
+    return tick_of(number, REQUESTS, LATENCY_NS, **{"under_way": USERS, **failed, **more})
 
 
 def lost() -> LoadFailed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from fractions import Fraction
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuserve.load.tick import COURSE_LENGTH, AnswerCount, Tick, aligned, together, total
+from pytest_gpuserve.load.tick import AnswerCount, Tick, aligned, together, total
 from pytest_gpuserve.measure.histogram import Histogram, requests_to_know
 from tests.load.ticks import taken
 
@@ -46,7 +45,7 @@ def ticks_of_engines(draw: st.DrawFn) -> list[list[Tick]]:
         row = []
         for engine in range(engines):
             end = (number + 1) * 1000 + draw(st.integers(0, 99))
-            fields: dict[str, Any] = {name: draw(COUNTS) for name in (*SUMS, "under_way", "users", "oldest_ns")}
+            fields: dict[str, Any] = {name: draw(COUNTS) for name in (*SUMS, "under_way", "oldest_ns")}
             fields |= {name: draw(LATENCIES) for name in HISTOGRAMS}
             row.append(
                 Tick(
@@ -93,8 +92,7 @@ def test_merged_ticks_hold_what_the_engines_counted(rows: list[list[Tick]]) -> N
     for row in rows:
         whole = merged(row)
         check_sums(whole, row)
-        for name in ("under_way", "users"):
-            assert getattr(whole, name) == sum(getattr(part, name) for part in row)
+        assert whole.under_way == sum(part.under_way for part in row)
         ends = [part.end_ns for part in row]
         assert whole.begin_ns == sum(part.begin_ns for part in row) // len(row)
         assert whole.end_ns == (max(ends) if any(part.last for part in row) else sum(ends) // len(row))
@@ -133,7 +131,7 @@ def test_a_stretch_is_the_sum_of_its_ticks(rows: list[list[Tick]]) -> None:
     totals = total(ticks)
     check_sums(totals, ticks)
     assert totals.error_count == sum(totals.errors.values())
-    assert (totals.users, totals.oldest_ns) == (ticks[-1].users, ticks[-1].oldest_ns)
+    assert (totals.under_way, totals.oldest_ns) == (ticks[-1].under_way, ticks[-1].oldest_ns)
     # However the ticks are put together, and with nothing added.
     assert Tick() + total(ticks[:1]) + total(ticks[1:]) == totals
     # Engines overlap, and yet no time counts twice.
@@ -195,7 +193,7 @@ def test_only_the_time_that_ticks_cover_counts_and_once() -> None:
 
 def test_rates_are_by_hand() -> None:
     """Each derived number of a tick of two seconds is right; an empty tick has none, not even zero."""
-    counts: dict[str, Any] = {"requests": 98, "errors": {"reset": 2}, "due": 200, "sent": 100, "chunks": 50, "users": 4}
+    counts: dict[str, Any] = {"requests": 98, "errors": {"reset": 2}, "due": 200, "sent": 100, "chunks": 50}
     totals = total([tick(end_ns=2 * NS, in_flight_ns=3 * NS, cpu_ns=10**7, **counts)])
     assert (totals.seconds, totals.throughput) == (2, 49)
     assert (totals.in_flight, totals.cpu_seconds) == (1.5, 0.01)
@@ -208,16 +206,6 @@ def test_rates_are_by_hand() -> None:
     assert [getattr(empty, name) for name in derived] == [None] * len(derived)
     assert (Histogram().mean, Histogram().known_quantile(0.5)) == (None, None)
     assert total([]) == empty
-
-
-def test_the_course_of_requests_under_way_is_even_and_bounded() -> None:
-    """For any length some hundred evenly spaced numbers are kept, of times with due requests."""
-    ticks = [tick(number, number, number + 1, due=1, under_way=number) for number in range(10_000)]
-    ticks += [tick(number, number, number + 1, under_way=10**6) for number in range(10_000, 10_100)]
-    course = total(ticks).course
-    assert COURSE_LENGTH // 2 <= len(course) <= COURSE_LENGTH
-    assert {later - earlier for earlier, later in pairwise(course)} == {total(ticks).course_every}
-    assert course[-1] > 10_000 - 2 * total(ticks).course_every
 
 
 @UNHURRIED

@@ -141,7 +141,6 @@ class LoadEngine:
             opening_ns=self._loop.opening(),
             transfer=self._transport.take_transfer(),
             open_loop=is_open(self._plan.schedule),
-            users=self._loop.users,
             last=last,
         )
         # After a pause of the engine, this tick is also those whose ends are past.

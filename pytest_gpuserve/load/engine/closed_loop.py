@@ -65,11 +65,6 @@ class ClosedLoop(Loop):
         """Whether all requests are sent and answered."""
         return self._nothing_left() and not self._under_way
 
-    @property
-    def users(self) -> int:
-        """Intended number of users."""
-        return 0 if self._nothing_left() else self._wanted
-
     def _nothing_left(self) -> bool:
         return self._ending or self.repeat.number >= self._limit
 

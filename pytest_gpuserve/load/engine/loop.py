@@ -146,11 +146,6 @@ class Loop:
         """Whether all requests are sent and answered."""
         raise NotImplementedError
 
-    @property
-    def users(self) -> int:
-        """Users of a closed loop."""
-        return 0
-
     def opening(self) -> Sequence[int]:
         """Return the times when the opening of slots began that are not open yet, the oldest first."""
         return list(self._opening.values())

@@ -162,7 +162,6 @@ class TickCounters:
         open_loop: bool = False,
         opening_ns: Sequence[int] = (),
         transfer: Transfer | None = None,
-        users: int = 0,
         last: bool = False,
     ) -> Tick:
         """Return the counts since the last call.
@@ -174,7 +173,6 @@ class TickCounters:
             open_loop: Whether ``service`` and ``due`` are counted apart from ``latency`` and the sent requests.
             opening_ns: Begin of the opening of each slot that is not open yet, the oldest first.
             transfer: Transfer times of sends and answers; None if unknown.
-            users: Users of a closed loop.
             last: Whether it is the last tick.
         """
         tick = self.tick
@@ -204,7 +202,6 @@ class TickCounters:
         tick.cpu_ns = cpu_ns - self._begin_cpu_ns
         tick.sending_ns = None if transfer is None else transfer.sending_ns
         tick.receiving_ns = None if transfer is None else transfer.receiving_ns
-        tick.users = users
         tick.last = last
         self._under_way = tick.under_way
         self._waited_ns = waited_ns
