@@ -21,7 +21,6 @@ from pytest_gpuserve.load.request import Expect, Request
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.load.shared_memory import Layout, share
 from pytest_gpuserve.load.tensors import close_to
-from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.process.ports import is_here
 from pytest_gpuserve.process.ready import Ask
@@ -411,8 +410,7 @@ class Target:
         site = instance.site
         tls = Tls(site.host, ca_file=site.ca_file) if site.tls else None
         if self.protocol == "grpc":
-            port = site.ports["grpc"]
-            return Endpoint("grpc", site.host, port, tls, rpc=RPC, authority=authority_of(site.host, port))
+            return Endpoint("grpc", site.host, site.ports["grpc"], tls, rpc=RPC)
         return Endpoint(self.protocol, site.host, site.port, tls)
 
     def payloads(self, instance: Instance, shared: SharedTensors | None = None) -> tuple[tuple[bytes, ...], ...]:
@@ -421,8 +419,8 @@ class Target:
             messages = [[message] for message in self.messages]
             return tuple(map(tuple, messages if shared is None else shared.made_by(grpc_message)))
         requests = [[request] for request in self.requests] if shared is None else shared.made_by(http_request)
-        site = instance.site
-        return tuple(tuple(request.to_bytes(site.host, site.port) for request in each) for each in requests)
+        authority = self.endpoint(instance).authority
+        return tuple(tuple(request.to_bytes(authority) for request in each) for each in requests)
 
     def numbers_before_end(self) -> tuple[int, ...]:
         """Positions of the requests' number, for a plan."""

@@ -20,9 +20,8 @@ from pytest_gpuserve.load.driver import LOCAL, Engines, EngineSource
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, is_open
 from pytest_gpuserve.load.tick import Tick, shares
-from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.load.validity import lost_in_mid_load, one_line, reasons, share_reasons
-from pytest_gpuserve.load.wire import Plan
+from pytest_gpuserve.load.wire import Plan, endpoint_of
 from pytest_gpuserve.measure.histogram import is_quantile_known
 from pytest_gpuserve.process.command_line import INTERRUPTED, failed, refused, run_command
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
@@ -185,7 +184,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     method = "POST" if bodies else "GET"
     if over_http:
         requests = [Request(method, path, body, headers) for body in payloads]
-        payloads = [request.to_bytes(endpoint.host, endpoint.port) for request in requests]
+        payloads = [request.to_bytes(endpoint.authority) for request in requests]
     seconds = 10.0 if arguments.duration is None and arguments.requests is None else arguments.duration
     if seconds is not None and arguments.warmup >= seconds:
         raise UsageProblem(

@@ -11,7 +11,6 @@ from typing import Any, Final
 import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.process.logs import begin_of, excerpt
 from pytest_gpuserve.units import digest
 
@@ -89,9 +88,9 @@ class Request:
                 remedies=[f"write NUMBER_PLACE ({NUMBER_PLACE.decode()}) there, or leave out number_at=..."],
             )
 
-    def to_bytes(self, host: str, port: int) -> bytes:
-        """Serialise the request once; the engine sends these bytes repeatedly."""
-        lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {authority_of(host, port)}"]
+    def to_bytes(self, authority: str) -> bytes:
+        """Serialise the request once, for this server; the engine sends these bytes repeatedly."""
+        lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {authority}"]
         lines.extend(f"{name}: {value}" for name, value in self.headers.items())
         if self.body or self.method in {"POST", "PUT", "PATCH"}:
             lines.append(f"Content-Length: {len(self.body)}")

@@ -13,7 +13,7 @@ from pytest_gpuserve.builds.interpreter import find_python
 from pytest_gpuserve.device import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
-from pytest_gpuserve.load.url import endpoint_of
+from pytest_gpuserve.load.wire import Endpoint, endpoint_of
 from pytest_gpuserve.plugin.callers import calling_file
 from pytest_gpuserve.servers.app import App, named_arguments, seconds, variables, words
 from pytest_gpuserve.servers.base import ServerKind
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import Starter
-    from pytest_gpuserve.load.wire import Endpoint
     from pytest_gpuserve.servers.base import Argument
     from pytest_gpuserve.servers.metric_names import Engine, MetricNames
 

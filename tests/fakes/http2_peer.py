@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.transport import Sample, Slot
     from tests.fakes.http_connection import Event
 
-ENDPOINT = Endpoint("grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo", authority="models.example")
+ENDPOINT = Endpoint("grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo")
 
 
 def transport(_endpoint: Endpoint, *given: Any, **_: object) -> Http2:  # noqa: ANN401 -- as the transport takes it

@@ -275,7 +275,7 @@ def plan(
     from pytest_gpuserve.load.schedule import Closed
     from pytest_gpuserve.load.wire import Endpoint, Plan
 
-    payload = Request("POST", target, body).to_bytes("127.0.0.1", port)
+    payload = Request("POST", target, body).to_bytes(f"127.0.0.1:{port}")
     return Plan(
         endpoint=Endpoint("http", "127.0.0.1", port, tls),
         payloads=((payload,),),

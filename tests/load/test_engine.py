@@ -46,7 +46,7 @@ def test_processes_share_a_load_without_loss_or_double(server: Serving, schedule
     expected = [hashlib.sha256(body).hexdigest().encode() for body in bodies]
     whole = msgspec.structs.replace(
         plan(server.port, schedule=schedule, requests=60),
-        payloads=tuple((Request("POST", "/digest", body).to_bytes("127.0.0.1", server.port),) for body in bodies),
+        payloads=tuple((Request("POST", "/digest", body).to_bytes(f"127.0.0.1:{server.port}"),) for body in bodies),
         keep_answers="all",
         shuffled=shuffled,
         seed=3,

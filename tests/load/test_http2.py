@@ -263,7 +263,7 @@ def test_requests_are_what_grpc_says() -> None:
             ":method": "POST",
             ":scheme": "http",
             ":path": "/fake.Fake/Echo",
-            ":authority": "models.example",
+            ":authority": "127.0.0.1:1",
             "te": "trailers",
             "content-type": "application/grpc",
             "user-agent": "pytest-gpuserve",

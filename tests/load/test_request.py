@@ -20,8 +20,7 @@ from pytest_gpuserve.load.request import (
     check_answer,
     choices_of,
 )
-from pytest_gpuserve.load.url import authority_of, endpoint_of
-from pytest_gpuserve.load.wire import Endpoint, Tls
+from pytest_gpuserve.load.wire import Endpoint, Tls, endpoint_of
 
 KNOWN_METHODS = st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
 # Rich in what could break out of its place in a request.
@@ -39,7 +38,7 @@ def test_a_request_is_refused_or_read_as_it_was_meant(
         request = Request(method, path, body, headers)
     except UsageProblem:
         return
-    data = request.to_bytes("127.0.0.1", 8000)
+    data = request.to_bytes("127.0.0.1:8000")
     ours = [("Host", "127.0.0.1:8000")]
     if body or method in {"POST", "PUT", "PATCH"}:
         ours.append(("Content-Length", str(len(body))))
@@ -162,7 +161,7 @@ def test_a_complaint_shows_no_secret_nor_the_half_of_one(monkeypatch: pytest.Mon
 )
 def test_a_request_for_several_answers_says_how_many(body: bytes, choices: int) -> None:
     """Each prompt has ``n`` answers in OpenAI's API; any other request has one."""
-    assert choices_of(Request("POST", "/v1/completions", body).to_bytes("host", 80)) == choices
+    assert choices_of(Request("POST", "/v1/completions", body).to_bytes("host:80")) == choices
 
 
 RPC = "/inference.GRPCInferenceService/ModelInfer"
@@ -177,9 +176,9 @@ RPC = "/inference.GRPCInferenceService/ModelInfer"
         ("http://[::1]:80/", Endpoint("http", "::1", 80), "/"),
         ("https://[::1]/", Endpoint("http", "::1", 443, Tls("::1")), "/"),
         ("https://a-b.example/x", Endpoint("http", "a-b.example", 443, Tls("a-b.example")), "/x"),
-        (f"grpc://h{RPC}", Endpoint("grpc", "h", 8001, rpc=RPC, authority="h:8001"), RPC),
-        (f"grpc://[::1]:9{RPC}", Endpoint("grpc", "::1", 9, rpc=RPC, authority="[::1]:9"), RPC),
-        (f"grpcs://h:9{RPC}", Endpoint("grpc", "h", 9, Tls("h"), rpc=RPC, authority="h:9"), RPC),
+        (f"grpc://h{RPC}", Endpoint("grpc", "h", 8001, rpc=RPC), RPC),
+        (f"grpc://[::1]:9{RPC}", Endpoint("grpc", "::1", 9, rpc=RPC), RPC),
+        (f"grpcs://h:9{RPC}", Endpoint("grpc", "h", 9, Tls("h"), rpc=RPC), RPC),
     ],
 )
 def test_a_url_says_where_and_what(url: str, endpoint: Endpoint, path: str) -> None:
@@ -212,5 +211,5 @@ def test_what_cannot_be_loaded_is_refused(url: str) -> None:
 )
 def test_an_ipv6_address_stands_in_brackets_in_the_host_header(host: str, authority: str) -> None:
     """Otherwise its last group would look like the port."""
-    assert authority_of(host, 80) == authority
-    assert Request("GET", "/").to_bytes(host, 80) == f"GET / HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode()
+    assert Endpoint("http", host, 80).authority == authority
+    assert Request("GET", "/").to_bytes(authority) == f"GET / HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode()

@@ -98,7 +98,7 @@ def load(worker: Instance, request: Request, users: int, seconds: float) -> int:
     """Load it with the real engine; returns the good answers, and there is nothing else."""
     assert isinstance(worker.kind, TorchWorker)
     endpoint, timeout_ns = Endpoint("http", worker.site.host, worker.site.port), round(GUARD_SECONDS * 1e9)
-    payload = replace(request, path=path_of(worker.kind)).to_bytes(endpoint.host, endpoint.port)
+    payload = replace(request, path=path_of(worker.kind)).to_bytes(endpoint.authority)
     plan = Plan(endpoint, ((payload,),), Closed(users), 10**8, timeout_ns, nanoseconds=round(seconds * 1e9))
     totals = run_load(plan).totals
     assert not totals.errors

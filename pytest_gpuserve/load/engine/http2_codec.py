@@ -12,7 +12,6 @@ from urllib.parse import unquote_to_bytes
 import hpack
 
 from pytest_gpuserve.load.engine.transport import FaultKind, MalformedResponse
-from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ def request_block(endpoint: Endpoint) -> bytes:
         (":method", "POST"),
         (":scheme", "https" if endpoint.tls else "http"),
         (":path", endpoint.rpc),
-        (":authority", endpoint.authority or authority_of(endpoint.host, endpoint.port)),
+        (":authority", endpoint.authority),
         ("te", "trailers"),
         ("content-type", "application/grpc"),
         ("user-agent", "pytest-gpuserve"),
