@@ -22,8 +22,7 @@ from typing import Final
 import msgspec
 
 from pytest_gpuserve.load.engine.beats import Beats, BusyClock
-from pytest_gpuserve.load.engine.closed_loop import ClosedLoop
-from pytest_gpuserve.load.engine.conversation_loop import ConversationLoop
+from pytest_gpuserve.load.engine.closed_loop import ClosedLoop, ConversationLoop
 from pytest_gpuserve.load.engine.http1 import Http1
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.loop import OWN_FILES, Loop
