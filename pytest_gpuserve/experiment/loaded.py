@@ -357,6 +357,8 @@ class LoadedServer:
         totals = total(ticks)
         if totals.nanoseconds <= 0:
             return None
+        # The windows of HTTP/2 delay sends, and the time between a stream's first byte and its last is the server's.
+        is_timed = self.target.protocol == "http"
         return Window(
             seconds=totals.seconds,
             requests=totals.requests,
@@ -367,8 +369,8 @@ class LoadedServer:
             lag=totals.lag,
             service=totals.service,
             resent=totals.resent,
-            sending_seconds=None if totals.sending_ns is None else totals.sending_ns / 1e9,
-            receiving_seconds=None if totals.receiving_ns is None else totals.receiving_ns / 1e9,
+            sending_seconds=totals.sending_ns / 1e9 if is_timed else None,
+            receiving_seconds=totals.receiving_ns / 1e9 if is_timed else None,
             streams=_streams_of(totals),
             good=None if self.shape.goodput is None else totals.good,
             unjudged=totals.unjudged,

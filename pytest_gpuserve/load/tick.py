@@ -75,9 +75,9 @@ class Tick(msgspec.Struct, tag=True):
         cpu_ns: CPU time of the engine.
         oldest_ns: Longest wait of a request in flight at its end.
         sending_ns: Sum over the requests whose last byte the kernel took, from the begin of their send until then; 0
-            for a small request that it took at once (see ``engine.http1``). None if the protocol does not time it.
+            for a small request that it took at once (see ``engine.http1``). Only for HTTP without streams.
         receiving_ns: Sum over the answers that were completed, from their first bytes until their last; 0 for an answer
-            in one piece. None likewise.
+            in one piece. Only for HTTP without streams.
         late_beats: Readings of the clock, one each ``BEAT_NS``, that came later than the engine's timers and its own
             work explain. Their share is the share of the time when the engine was paused.
         late_beats_ns: Sum of their delays; an answer at a random time waits as long as the average delay.
@@ -118,8 +118,8 @@ class Tick(msgspec.Struct, tag=True):
     oldest_opening_ns: int = 0
     cpu_ns: int = 0
     oldest_ns: int = 0
-    sending_ns: int | None = 0
-    receiving_ns: int | None = 0
+    sending_ns: int = 0
+    receiving_ns: int = 0
     late_beats: int = 0
     late_beats_ns: int = 0
     last: bool = False
@@ -294,15 +294,9 @@ def _added(parts: Sequence[Tick]) -> dict[str, Any]:
     return {
         **{name: sum(getattr(part, name) for part in parts) for name in _SUMS},
         **{name: merge(getattr(part, name) for part in parts) for name in HISTOGRAMS},
-        **{name: _sum_if_known([getattr(part, name) for part in parts]) for name in ("sending_ns", "receiving_ns")},
         "errors": errors,
         "error_samples": samples,
     }
-
-
-def _sum_if_known(parts: Sequence[int | None]) -> int | None:
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
 
 
 def _joined(answers: Iterable[AnswerCount]) -> list[AnswerCount]:

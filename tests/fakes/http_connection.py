@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, KnownAnswers
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, Reactor
+from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.engine.transport import Repeat, text_of
 from pytest_gpuserve.load.wire import Endpoint
 
@@ -152,6 +153,7 @@ class User:
         self.events: list[Event] = []
         self.samples: list[str] = []
         self.requests = 0
+        self.counters = TickCounters()
         self._goes_on = goes_on
         self._payload = payload
         self.repeat = Repeat(self._repeated, lambda _: None)

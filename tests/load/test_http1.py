@@ -15,7 +15,6 @@ from pytest_gpuserve.load.engine.http1 import (
     KnownAnswers,
 )
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE
-from pytest_gpuserve.load.engine.transport import Transfer
 from tests.fakes.http_connection import PAYLOAD, Event, User, cut
 from tests.fakes.http_server import ANSWERS, BIG, BODY, ok
 
@@ -316,8 +315,7 @@ def test_large_requests_are_timed_though_they_go_out_at_once(clock: Clock, large
     # The loop's and that of each receipt, and how long the connection takes to open.
     opening = 2
     assert clock.looks == opening + user.requests + user.ended + larger * user.requests
-    assert user.transport.take_transfer() == Transfer(3 * larger, 0)
-    assert user.transport.take_transfer() == Transfer(0, 0)
+    assert (user.counters.tick.sending_ns, user.counters.tick.receiving_ns) == (3 * larger, 0)
 
 
 def test_an_answer_in_pieces_is_timed_from_its_first_to_its_last(clock: Clock) -> None:
@@ -329,7 +327,7 @@ def test_an_answer_in_pieces_is_timed_from_its_first_to_its_last(clock: Clock) -
             clock.now_ns = at_ns - 1
             user.receive(piece)
     assert user.ended == 2
-    assert user.transport.take_transfer() == Transfer(0, 200)
+    assert (user.counters.tick.sending_ns, user.counters.tick.receiving_ns) == (0, 200)
 
 
 @pytest.mark.parametrize("recognised", [False, True])

@@ -139,18 +139,6 @@ def test_a_stretch_is_the_sum_of_its_ticks(rows: list[list[Tick]]) -> None:
     assert totals.end_ns == ticks[-1].end_ns
 
 
-@pytest.mark.parametrize("name", ["sending_ns", "receiving_ns"])
-def test_what_one_part_does_not_know_the_sum_does_not_know(name: str) -> None:
-    """A part that was not timed is not taken for one that took no time, neither over engines nor over ticks."""
-    known: dict[str, Any] = {name: 7}
-    unknown: dict[str, Any] = {name: None}
-    assert getattr(merged([tick(**known), tick(**unknown)]), name) is None
-    assert getattr(merged([tick(**unknown), tick(**known)]), name) is None
-    for rows in ([known, unknown], [unknown, known], [unknown]):
-        ticks = [tick(at, at * 10**9, (at + 1) * 10**9, **row) for at, row in enumerate(rows)]
-        assert getattr(total(ticks), name) is None
-
-
 def test_the_first_sight_of_an_error_is_kept() -> None:
     """The first engine's, or the first tick's, sample is kept."""
     first, second = tick(error_samples={"reset": "a"}), tick(error_samples={"reset": "b", "timeout": "c"})

@@ -66,8 +66,7 @@ class LoadEngine:
         self._reactor = Reactor()
         self._counters = TickCounters(len(plan.payloads), plan.keep_answers)
         self._loop = make_loop(plan, self._reactor, self._counters, _raise_file_limit() - OWN_FILES)
-        self._transport = make_transport(plan, self._reactor, self._loop)
-        self._loop.open_slot = self._transport.open
+        self._loop.open_slot = make_transport(plan, self._reactor, self._loop).open
         self._next_tick_ns = 0
         self._number = 0
         self._beats = Beats()
@@ -138,7 +137,6 @@ class LoadEngine:
             cpu_ns,
             self._loop.under_way(),
             opening_ns=self._loop.opening(),
-            transfer=self._transport.take_transfer(),
             open_loop=is_open(self._plan.schedule),
             last=last,
         )

@@ -96,7 +96,7 @@ class ClosedLoop(Loop):
         return slot.sent_ns
 
     def _note_latency(self, slot: Slot, now_ns: int) -> None:
-        self._counters.latency.note(now_ns - slot.sent_ns)
+        self.counters.latency.note(now_ns - slot.sent_ns)
 
     def _end(self) -> None:
         self._is_plain = False
@@ -128,7 +128,7 @@ class ClosedLoop(Loop):
         self.repeat.number = number + self.repeat.step
         sent_ns = self._send(slot, number, None, due_ns)
         if self._think_ns or not number // self.repeat.step & LAG_SAMPLE:
-            self._counters.lag.note(sent_ns - due_ns)
+            self.counters.lag.note(sent_ns - due_ns)
 
     def _replace(self, when_ns: int, slot: Slot | None = None) -> None:
         del slot
@@ -147,7 +147,7 @@ class ClosedLoop(Loop):
         if self._nothing_left():
             return
         # Counts as a request: else a test that wants a number of requests would wait for ever for a dead server.
-        self._counters.fail(kind, f"request {self.repeat.number}: {sample}")
+        self.counters.fail(kind, f"request {self.repeat.number}: {sample}")
         self.repeat.number += self.repeat.step
         self._replace(now_ns + RECONNECT_NS)
 
@@ -220,7 +220,7 @@ class ConversationLoop(ClosedLoop):
         else:
             turn = _Turn(self._opening_turn(), number)
         self._turns[slot] = turn
-        self._counters.lag.note(self._send(slot, number, turn.payload, due_ns) - due_ns)
+        self.counters.lag.note(self._send(slot, number, turn.payload, due_ns) - due_ns)
 
     def _opening_turn(self) -> int:
         """Choose the next conversation: a user's first one begins with any turn, others with the first."""

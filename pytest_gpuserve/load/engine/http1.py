@@ -26,7 +26,6 @@ from pytest_gpuserve.load.engine.transport import (
     FaultKind,
     MalformedResponse,
     Slot,
-    Transfer,
 )
 from pytest_gpuserve.process.logs import begin_of
 
@@ -331,7 +330,7 @@ class HttpConnection(Slot):
 
     def _sent(self) -> None:
         """Note that the kernel has all of a timed request."""
-        self._transport.transfer.sending_ns += time.perf_counter_ns() - (self._resent_ns or self.sent_ns)
+        self._transport.loop.counters.tick.sending_ns += time.perf_counter_ns() - (self._resent_ns or self.sent_ns)
 
     def expire(self, seconds: float) -> None:
         """Give up the request, and its connection, which may still answer it."""
@@ -428,7 +427,7 @@ class HttpConnection(Slot):
     def _finish(self, now_ns: int, parsed: Parsed, data: bytes | None = None) -> None:
         self._busy = False
         self._resent_ns = 0
-        self._transport.transfer.receiving_ns += now_ns - self._first_ns
+        self._transport.loop.counters.tick.receiving_ns += now_ns - self._first_ns
         # A server that answers before it has read all of the request will take the rest for another one.
         keep = parsed.reusable and self._rest is None and not self._closing and not self._transport.is_for_one
         if keep:
@@ -571,7 +570,6 @@ class Http1:
         self._types: dict[int, bytes] = {}
         self._has_one_type = True
         self._ended_after_first = 0
-        self.transfer = Transfer()
 
     def open(self, place: int) -> Slot:
         """Begin to open a slot."""
@@ -581,11 +579,6 @@ class Http1:
         """Note that a connection ended right after its first answer; see `ENDED_AFTER_FIRST`."""
         self._ended_after_first += 1
         self.is_for_one = self.is_for_one or self._ended_after_first >= ENDED_AFTER_FIRST
-
-    def take_transfer(self) -> Transfer | None:
-        """Return the slots' transfer times since the last call."""
-        transfer, self.transfer = self.transfer, Transfer()
-        return transfer
 
     def other_type(self, index: int, parsed: Parsed) -> Fault | None:
         """Fault of an answer whose content type differs from the first one to its payload; else None."""

@@ -350,6 +350,3 @@ class Http2(Http1):
         super().__init__(endpoint, reactor, loop, connect_timeout_ns, protocols=("h2",))
         self.requests = codec.Requests(codec.request_block(endpoint))
         self.blocks = codec.HeaderBlocks()
-
-    def take_transfer(self) -> None:
-        """Return None, because the windows of HTTP/2 delay sends."""

@@ -85,6 +85,7 @@ class Loop:
     Attributes:
         open_slot: Begins to open a slot at a place; the loop gets ``ready`` or ``lost``, never before this has
             returned.
+        counters: Counts of the current tick; slots add their times of transfer.
         losses: Number of lost slots so far.
         repeat: The request that a slot sends by itself.
     """
@@ -93,7 +94,7 @@ class Loop:
         self.open_slot: Callable[[int], Slot]
         self._plan = plan
         self._reactor = reactor
-        self._counters = counters
+        self.counters = counters
         self.repeat = counters.repeat
         self._most_slots = most_slots
         self._begin_ns = 0
@@ -188,7 +189,7 @@ class Loop:
         self._count(slot, now_ns, body, keep=keep)
 
     def _count(self, slot: Slot, now_ns: int, body: bytes, *, keep: bool) -> None:
-        counters = self._counters
+        counters = self.counters
         seen = counters.answers[slot.index].get(body)
         if seen is not None:
             seen[0] += 1
@@ -213,7 +214,7 @@ class Loop:
             # The bytes of a failed request do not answer the next one.
             self._outputs.take(self._place(slot))
         waited_ns = now_ns - slot.sent_ns
-        self._counters.fail(kind, lambda: f"request {slot.number}: {text_of(sample)}", under_way_ns=waited_ns)
+        self.counters.fail(kind, lambda: f"request {slot.number}: {text_of(sample)}", under_way_ns=waited_ns)
         if keep:
             self._free(slot, now_ns)
         else:
@@ -235,32 +236,32 @@ class Loop:
             self._under_way.remove(slot)
             if self._outputs is not None:
                 self._outputs.take(self._place(slot))
-            self._counters.fail(kind, f"request {slot.number}: {sample}", under_way_ns=now_ns - slot.sent_ns)
+            self.counters.fail(kind, f"request {slot.number}: {sample}", under_way_ns=now_ns - slot.sent_ns)
             self._replace(now_ns + max(RECONNECT_NS, self._pause_ns(slot)), slot)
         elif slot in self._opening:
             del self._opening[slot]
             self._not_opened(now_ns, kind, sample)
         else:
             if kind:
-                self._counters.fail(kind, sample)
+                self.counters.fail(kind, sample)
             # A thinking user thinks on, without a connection.
             self._replace(max(now_ns, slot.intended_ns), slot)
         self._check_end()
 
     def resent(self, slot: Slot) -> bytes:
         """Note that the current request is sent once more, on a new connection; return its payload."""
-        self._counters.tick.resent += 1
+        self.counters.tick.resent += 1
         return self._payload_of(slot)
 
     def chunk(self, now_ns: int, before_ns: int) -> None:
         """Note a chunk of a stream with content; ``before_ns`` is the arrival of the previous one, or ``IDLE``."""
-        self._counters.tick.chunks += 1
+        self.counters.tick.chunks += 1
         if before_ns != IDLE:
-            self._counters.itl.note(now_ns - before_ns)
+            self.counters.itl.note(now_ns - before_ns)
 
     def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
         """Note that a stream answered the request well; its latency ends with its last token."""
-        counters, tokens = self._counters, stream.tokens
+        counters, tokens = self.counters, stream.tokens
         # An answer without content shows nothing before its end.
         first_ns, last_ns = (now_ns, now_ns) if stream.first_ns == IDLE else (stream.first_ns, stream.last_ns)
         self._under_way.remove(slot)
@@ -335,9 +336,9 @@ class Loop:
         assert self._objectives is not None
         is_met = self._objectives.met(now_ns - self._clock_begin(slot), ttft_ns, tpot_ns)
         if is_met is None:
-            self._counters.tick.unjudged += 1
+            self.counters.tick.unjudged += 1
         elif is_met:
-            self._counters.tick.good += 1
+            self.counters.tick.good += 1
 
     def _check_end(self) -> None:
         if self.ended:

@@ -61,7 +61,7 @@ class OpenLoop(Loop):
         seconds = self._plan.timeout_ns / NANOSECONDS
         while self._waiting and now_ns - self._begin_ns - self._waiting[0][0].at_ns > self._plan.timeout_ns:
             arrival, _, _ = self._waiting.popleft()
-            self._counters.fail(
+            self.counters.fail(
                 FaultKind.TIMEOUT, f"request {arrival.number}: no slot to send it on within {seconds:g} s"
             )
         self._check_end()
@@ -76,13 +76,13 @@ class OpenLoop(Loop):
             due_ns = self._begin_ns + arrival.at_ns
             if due_ns > now_ns:
                 break
-            self._counters.tick.due += 1
+            self.counters.tick.due += 1
             # Requests due at the same instant are exempt from the lag, because they cannot be sent together.
             on_time_ns = now_ns if due_ns == self._last_due_ns else due_ns
             self._last_due_ns = due_ns
             if self._idle:
                 sent_ns = self._send(self._idle.popitem()[0], arrival.number, arrival.index, due_ns)
-                self._counters.lag.note(sent_ns - on_time_ns)
+                self.counters.lag.note(sent_ns - on_time_ns)
             else:
                 full = len(self._slots) >= self._ceiling
                 self._waiting.append((arrival, full, now_ns - on_time_ns))
@@ -98,18 +98,18 @@ class OpenLoop(Loop):
         return slot.intended_ns
 
     def _note_latency(self, slot: Slot, now_ns: int) -> None:
-        self._counters.latency.note(now_ns - slot.intended_ns)
-        self._counters.service.note(now_ns - slot.sent_ns)
+        self.counters.latency.note(now_ns - slot.intended_ns)
+        self.counters.service.note(now_ns - slot.sent_ns)
 
     def _free(self, slot: Slot, now_ns: int) -> None:
         if not self._waiting:
             self._idle[slot] = None
             return
         arrival, held, late_ns = self._waiting.popleft()
-        self._counters.tick.held += held
+        self.counters.tick.held += held
         # The wait for a slot is not the client's lag, but it is part of the latency.
         sent_ns = self._send(slot, arrival.number, arrival.index, self._begin_ns + arrival.at_ns)
-        self._counters.lag.note(late_ns + sent_ns - now_ns)
+        self.counters.lag.note(late_ns + sent_ns - now_ns)
 
     def _opened(self, now_ns: int) -> None:
         self._replace(now_ns)
@@ -128,7 +128,7 @@ class OpenLoop(Loop):
         # If no arrival waits, the request that the slot was opened for has failed already.
         if self._waiting:
             arrival, _, _ = self._waiting.popleft()
-            self._counters.fail(kind, f"request {arrival.number}: {sample}")
+            self.counters.fail(kind, f"request {arrival.number}: {sample}")
         self._replace(now_ns)
 
 

@@ -199,23 +199,18 @@ def _is_error_line(line: bytes, field: bytes, value: bytes) -> bool:
     return chunk is not None and chunk.is_error
 
 
-class StreamAnswer:
-    """Content of the events of one answer.
+class StreamAnswer(Stream):
+    """Content of the events of one answer; its ``tokens`` are the last ``usage.completion_tokens`` of its chunks.
 
     An event of any type has content if its data is neither empty nor ``[DONE]``. A chunk of OpenAI's API (a JSON object
     with ``choices`` or ``usage``) has content only if a choice has some. The first and last chunks of an answer have
     none. A JSON object with an error has none either.
-
-    Attributes:
-        tokens: The last ``usage.completion_tokens`` of the answer's chunks, or None.
-        chunks: Number of events with content so far.
     """
 
-    __slots__ = ("_begun", "_ended", "_error", "_events", "_is_done", "_last", "_unreadable", "chunks", "tokens")
+    __slots__ = ("_begun", "_ended", "_error", "_events", "_is_done", "_last", "_unreadable")
 
     def __init__(self) -> None:
-        self.tokens: int | None = None
-        self.chunks = 0
+        super().__init__()
         self._events = EventReader()
         self._begun: set[object] = set()
         self._ended: set[object] = set()
@@ -355,27 +350,22 @@ class StreamParser(ResponseParser):
 class EventStreamConnection(HttpConnection):
     """A connection of streams."""
 
-    __slots__ = ("_content_ns", "_last_ns", "_stream")
+    __slots__ = ("_stream",)
 
     _transport: Streams
 
     def _new_parser(self) -> ResponseParser:
-        self._content_ns = self._last_ns = IDLE
         self._stream = StreamParser()
         return self._stream
 
-    def send(self, payload: bytes) -> None:
-        """Send a request."""
-        self._content_ns = self._last_ns = IDLE
-        super().send(payload)
-
     def _feed(self, data: bytes, now_ns: int) -> Parsed | None:
         parsed = super()._feed(data, now_ns)
+        answer = self._stream.answer
         for _ in range(self._stream.take_found()):
-            self._transport.loop.chunk(now_ns, self._last_ns)
-            if self._last_ns == IDLE:
-                self._content_ns = now_ns
-            self._last_ns = now_ns
+            self._transport.loop.chunk(now_ns, answer.last_ns)
+            if answer.last_ns == IDLE:
+                answer.first_ns = now_ns
+            answer.last_ns = now_ns
         return parsed
 
     def _fault(self, parsed: Parsed) -> Fault | None:
@@ -386,9 +376,7 @@ class EventStreamConnection(HttpConnection):
         return kind, lambda: f"{text} {begin_of(shown)!r}" if shown else repr(begin_of(parsed.body))
 
     def _answer(self, now_ns: int, body: bytes, *, keep: bool) -> None:
-        answer = self._stream.answer
-        stream = Stream(self._content_ns, self._last_ns, answer.chunks, answer.tokens)
-        self._transport.loop.streamed(self, now_ns, stream, body, keep=keep)
+        self._transport.loop.streamed(self, now_ns, self._stream.answer, body, keep=keep)
 
 
 class Streams(Http1):
@@ -413,9 +401,6 @@ class Streams(Http1):
     ) -> None:
         super().__init__(endpoint, reactor, loop, connect_timeout_ns, asks_to_close=asks_to_close)
         self.choices = choices
-
-    def take_transfer(self) -> None:
-        """Return None: the time between a stream's first byte and its last is the server's."""
 
     def remember(self, data: bytes, parsed: Parsed) -> None:
         """Do nothing, because every event has to be counted."""

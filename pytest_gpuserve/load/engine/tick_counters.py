@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal
 
-    from pytest_gpuserve.load.engine.transport import Sample, Transfer
+    from pytest_gpuserve.load.engine.transport import Sample
 
 DISTINCT_ANSWERS: Final = 512
 DISTINCT_ANSWER_BYTES: Final = 1 << 16
@@ -161,7 +161,6 @@ class TickCounters:
         *,
         open_loop: bool = False,
         opening_ns: Sequence[int] = (),
-        transfer: Transfer | None = None,
         last: bool = False,
     ) -> Tick:
         """Return the counts since the last call.
@@ -172,7 +171,6 @@ class TickCounters:
             sent_ns: Send times of the requests in flight.
             open_loop: Whether ``service`` and ``due`` are counted apart from ``latency`` and the sent requests.
             opening_ns: Begin of the opening of each slot that is not open yet, the oldest first.
-            transfer: Transfer times of sends and answers; None if unknown.
             last: Whether it is the last tick.
         """
         tick = self.tick
@@ -200,8 +198,6 @@ class TickCounters:
                 for body, (count, number) in answers.items()
             ]
         tick.cpu_ns = cpu_ns - self._begin_cpu_ns
-        tick.sending_ns = None if transfer is None else transfer.sending_ns
-        tick.receiving_ns = None if transfer is None else transfer.receiving_ns
         tick.last = last
         self._under_way = tick.under_way
         self._waited_ns = waited_ns

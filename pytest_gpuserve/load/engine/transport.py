@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 IDLE: Final = -1
 
@@ -159,7 +159,8 @@ class Repeat:
         return True
 
 
-class Stream(NamedTuple):
+@dataclass(slots=True)
+class Stream:
     """Result of a stream's answer.
 
     Args:
@@ -169,15 +170,7 @@ class Stream(NamedTuple):
         tokens: Reported token count, or None.
     """
 
-    first_ns: int
-    last_ns: int
-    chunks: int
-    tokens: int | None
-
-
-@dataclass(slots=True)
-class Transfer:
-    """Sums of the transfer times of requests and answers; see ``wire.Tick``."""
-
-    sending_ns: int = 0
-    receiving_ns: int = 0
+    first_ns: int = IDLE
+    last_ns: int = IDLE
+    chunks: int = 0
+    tokens: int | None = None
