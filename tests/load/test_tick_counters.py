@@ -12,13 +12,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.engine.beats import ON_TIME_NS, Beats, BusyClock
 from pytest_gpuserve.load.engine.tick_counters import (
     ALL_ANSWER_BYTES,
     DISTINCT_ANSWER_BYTES,
     DISTINCT_ANSWERS,
     LARGEST_ANSWER_BYTES,
+    ON_TIME_NS,
     SAMPLE_CHARACTERS,
+    Beats,
+    BusyClock,
     DurationRecorder,
     TickCounters,
 )

@@ -21,7 +21,6 @@ from typing import Final
 
 import msgspec
 
-from pytest_gpuserve.load.engine.beats import Beats, BusyClock
 from pytest_gpuserve.load.engine.closed_loop import ClosedLoop, ConversationLoop
 from pytest_gpuserve.load.engine.http1 import Http1
 from pytest_gpuserve.load.engine.http2 import Http2
@@ -38,7 +37,7 @@ from pytest_gpuserve.load.engine.pipes import (
 )
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.streams import Streams
-from pytest_gpuserve.load.engine.tick_counters import TickCounters
+from pytest_gpuserve.load.engine.tick_counters import Beats, BusyClock, TickCounters
 from pytest_gpuserve.load.request import asks_to_close, choices_of
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, frame
