@@ -10,7 +10,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,7 +29,7 @@ from pytest_gpuserve.units import format_rate, format_seconds
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.histogram import Histogram
@@ -199,7 +199,6 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         timeout_ns=round(arguments.timeout * 1e9),
         requests=arguments.requests,
         nanoseconds=None if seconds is None else round(seconds * 1e9),
-        keep_answers="none",
     )
 
 
@@ -254,13 +253,13 @@ def main(argv: Sequence[str]) -> int:
     values = values_of(outcome, plan.schedule)
     values["reasons"] = [without_secrets(reason.text, secrets) for reason in outcome.reasons]
     text = msgspec.json.format(msgspec.json.encode(values)).decode()
-    print(text if arguments.json else without_secrets(summary(outcome), secrets))  # noqa: T201 -- a command
+    print(text if arguments.json else without_secrets(summary(outcome, values), secrets))  # noqa: T201 -- a command
     if outcome.interrupted:
         return INTERRUPTED
     return 1 if outcome.reasons else 0
 
 
-def values_of(outcome: LoadOutcome, schedule: Schedule) -> dict[str, object]:
+def values_of(outcome: LoadOutcome, schedule: Schedule) -> dict[str, Any]:
     """Result of a load, ready for JSON: durations in seconds, unknown values as null.
 
     A quantile is null if it has fewer than ``histogram.requests_to_know`` values. ``service`` is null for a closed
@@ -297,24 +296,18 @@ def _times(durations: Histogram, *, gaps: bool = False) -> dict[str, float | Non
     return {"mean": durations.mean, **quantiles, "max": durations.max_seconds if durations.total else None}
 
 
-def summary(outcome: LoadOutcome) -> str:
-    """Result of a load for people: several lines, without a final newline."""
+def summary(outcome: LoadOutcome, values: Mapping[str, Any]) -> str:
+    """Result of a load for people: several lines, without a final newline; ``values`` are those of `values_of`."""
     totals = outcome.totals
-    rows = {
-        "latency": _times(totals.latency),
-        "TTFT": _times(totals.ttft),
-        "ITL": _times(totals.itl, gaps=True),
-        "TPOT": _times(totals.tpot, gaps=True),
-    }
     lines = [
         f"requests    {totals.requests} in {format_seconds(totals.seconds)}",
         f"throughput  {'-' if totals.throughput is None else format_rate(totals.throughput)}",
     ]
-    for name, times in rows.items():
-        if times["mean"] is not None:
-            known = {which: "-" if seconds is None else format_seconds(seconds) for which, seconds in times.items()}
-            told = (f"{which} {text}" for which, text in known.items())
-            lines.append(f"{name:<11} {', '.join(told)}")
+    for name in ("latency", "ttft", "itl", "tpot"):
+        times = values[name] or {}
+        if times.get("mean") is not None:
+            told = (f"{which} {'-' if value is None else format_seconds(value)}" for which, value in times.items())
+            lines.append(f"{name if name == 'latency' else name.upper():<11} {', '.join(told)}")
     if totals.output_tokens_per_second is not None:
         lines.append(f"tokens      {format_rate(totals.output_tokens_per_second)}")
     for kind, count in sorted(totals.errors.items()):

@@ -104,7 +104,7 @@ class Loop:
         self._slots: set[Slot] = set()
         self._places: list[int] = []
         self._opening: dict[Slot, int] = {}
-        self._outputs = OutputPlaces(plan.outputs) if plan.outputs and plan.keep_answers != "none" else None
+        self._outputs = OutputPlaces(plan.outputs) if plan.outputs else None
         self._on_end: Callable[[], None] = _nobody
         self._think_ns = 0
         self._objectives = plan.objectives

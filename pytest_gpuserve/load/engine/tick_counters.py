@@ -85,10 +85,8 @@ class TickCounters:
         answers: Distinct answers of each payload: number of occurrences, and the first request of each.
     """
 
-    def __init__(self, payloads: int = 1, keep_answers: Literal["all", "some", "none"] = "some") -> None:
+    def __init__(self, payloads: int = 1, keep_answers: Literal["all", "some"] = "some") -> None:
         self._begin_cpu_ns = 0
-        self._keep = keep_answers
-        # Also if answers are not reported: known answers are counted faster than new ones.
         self._most_answers = ALL_ANSWERS if keep_answers == "all" else DISTINCT_ANSWERS
         self._most_bytes = ALL_ANSWER_BYTES if keep_answers == "all" else DISTINCT_ANSWER_BYTES
         self._under_way = 0
@@ -191,14 +189,11 @@ class TickCounters:
         tick.oldest_ns = now_ns - min(sent_ns, default=now_ns)
         tick.opening = len(opening_ns)
         tick.oldest_opening_ns = now_ns - opening_ns[0] if opening_ns else 0
-        if self._keep == "none":
-            tick.unchecked = tick.requests
-        else:
-            tick.answers = [
-                AnswerCount(index, body, count, number)
-                for index, answers in enumerate(self.answers)
-                for body, (count, number) in answers.items()
-            ]
+        tick.answers = [
+            AnswerCount(index, body, count, number)
+            for index, answers in enumerate(self.answers)
+            for body, (count, number) in answers.items()
+        ]
         tick.cpu_ns = cpu_ns - self._begin_cpu_ns
         tick.last = last
         self._under_way = tick.under_way
