@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import resource
 import select
@@ -48,8 +47,6 @@ SILENCE_SECONDS: Final = 20.0
 
 TAIL_CHARACTERS: Final = 8000
 """Most characters of an engine's log that are shown; a traceback through the loop has some 3000."""
-
-PIPE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +101,11 @@ class EngineProcess:
             raise LoadFailed("the load engine could not be started", found=str(problem)) from problem
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        os.set_blocking(self._process.stdin.fileno(), False)
-        # The kernel may allow less.
-        with suppress(OSError):
-            fcntl.fcntl(self._process.stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        os.set_blocking(self._stdin.fileno(), False)
         self._buffer = bytearray()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        self._selector.register(self._stdout, selectors.EVENT_READ)
         self.pid = self._process.pid
         self.ended = False
 
@@ -120,8 +115,7 @@ class EngineProcess:
         Raises:
             LoadFailed: The engine does not read it.
         """
-        assert self._process.stdin is not None
-        stdin = self._process.stdin.fileno()
+        stdin = self._stdin.fileno()
         room = select.poll()
         room.register(stdin, select.POLLOUT)
         rest = memoryview(frame(message))
@@ -158,12 +152,10 @@ class EngineProcess:
         """End the process; it exits when its input is closed."""
         if self._log.closed:
             return
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._selector.close()
         # Its output is closed too, because an engine that is writing must not wait for a reader.
-        self._process.stdout.close()
-        self._process.stdin.close()
+        self._stdout.close()
+        self._stdin.close()
         try:
             self._process.wait(self._end_seconds)
         except subprocess.TimeoutExpired:
@@ -173,37 +165,32 @@ class EngineProcess:
 
     def _next(self, seconds: float) -> Ready | Tick:
         deadline = time.monotonic() + seconds
-        while True:
-            report = self._parse()
-            if isinstance(report, Failed):
-                raise LoadFailed(report.reason)
-            if report is not None:
-                return report
-            if not self._selector.select(max(0.0, deadline - time.monotonic())):
-                raise LoadFailed(f"the load engine reported nothing for {seconds:.0f} s", log_tail=self._tail())
-            assert self._process.stdout is not None
-            data = os.read(self._process.stdout.fileno(), 1 << 16)
-            if not data:
-                status = self._process.wait()
-                raise LoadFailed("the load engine died", found=f"exit status {status}", log_tail=self._tail())
-            self._buffer += data
-
-    def _parse(self) -> Report | None:
-        if len(self._buffer) < LENGTH.size:
-            return None
+        self._fill(LENGTH.size, deadline, seconds)
         (length,) = LENGTH.unpack_from(self._buffer)
         if length > MAX_MESSAGE_BYTES:
             raise self._garbled(repr(bytes(self._buffer[:80])))
         end = LENGTH.size + length
-        if len(self._buffer) < end:
-            return None
+        self._fill(end, deadline, seconds)
         data = bytes(self._buffer[LENGTH.size : end])
         del self._buffer[:end]
         try:
-            # mypy does not take a union for a type.
-            return msgspec.msgpack.decode(data, type=Report)  # type: ignore[no-any-return]
+            report: Report = msgspec.msgpack.decode(data, type=Report)
         except msgspec.DecodeError as problem:
             raise self._garbled(str(problem)) from problem
+        if isinstance(report, Failed):
+            raise LoadFailed(report.reason)
+        return report
+
+    def _fill(self, size: int, deadline: float, seconds: float) -> None:
+        """Read until the buffer has this many bytes."""
+        while len(self._buffer) < size:
+            if not self._selector.select(max(0.0, deadline - time.monotonic())):
+                raise LoadFailed(f"the load engine reported nothing for {seconds:.0f} s", log_tail=self._tail())
+            data = os.read(self._stdout.fileno(), 1 << 16)
+            if not data:
+                status = self._process.wait()
+                raise LoadFailed("the load engine died", found=f"exit status {status}", log_tail=self._tail())
+            self._buffer += data
 
     def _garbled(self, found: str) -> LoadFailed:
         return LoadFailed("the load engine sent a garbled report", found=found, log_tail=self._tail())
