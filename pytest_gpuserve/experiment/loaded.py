@@ -510,13 +510,13 @@ class LoadedServer:
 
 
 def _streams_of(totals: Tick) -> Streams | None:
-    if not totals.chunks and not totals.ttft.total:
+    if not totals.tokens and not totals.ttft.total:
         return None
     return Streams(
         ttft=totals.ttft,
         itl=totals.itl,
         tpot=totals.tpot,
-        tokens=totals.chunks + totals.tokens_beyond_chunks,
+        tokens=totals.tokens,
         with_usage=totals.with_usage,
         usage_tokens=totals.usage_tokens,
     )

@@ -168,7 +168,10 @@ class EngineProcess:
         self._fill(LENGTH.size, deadline, seconds)
         (length,) = LENGTH.unpack_from(self._buffer)
         if length > MAX_MESSAGE_BYTES:
-            raise self._garbled(repr(bytes(self._buffer[:80])))
+            raise self._garbled(
+                f"{length} bytes are announced, begin {bytes(self._buffer[:80])!r}. If these are answers, check fewer:"
+                " load(check='some')"
+            )
         end = LENGTH.size + length
         self._fill(end, deadline, seconds)
         data = bytes(self._buffer[LENGTH.size : end])

@@ -34,12 +34,12 @@ from pytest_gpuserve.load.engine.pipes import read_order, read_plan
 from pytest_gpuserve.load.ray_worker import RayWorker, network_of
 from pytest_gpuserve.load.tick import aligned, together
 from pytest_gpuserve.load.validity import one_line
-from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Begin, Failed, Ready, frame
+from pytest_gpuserve.load.wire import Begin, Failed, Ready, frame
 from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port
-from pytest_gpuserve.units import format_bytes, format_seconds
+from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -476,14 +476,7 @@ def main() -> None:
     orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
 
     def write(report: Report) -> None:
-        data = frame(report)
-        if len(data) > MAX_MESSAGE_BYTES:
-            raise LoadFailed(
-                f"the workers report {format_bytes(len(data))} in one tick, but a message has at most"
-                f" {format_bytes(MAX_MESSAGE_BYTES)}. Check fewer of the answers, load(check='some'), or use fewer"
-                " workers, load(processes=N)"
-            )
-        reports.write(data)
+        reports.write(frame(report))
         reports.flush()
 
     try:

@@ -49,9 +49,9 @@ class Tick(msgspec.Struct, tag=True):
         itl: Gaps between such chunks; 0 for chunks that came in one read.
         tpot: For streams that ended well and report two tokens or more: the time from the first chunk with content to
             the last one, over the number of later tokens.
-        chunks: Arrived chunks with content.
-        tokens_beyond_chunks: Reported token counts (``usage.completion_tokens``) of answers that ended, less their
-            chunks; it may be below 0.
+        tokens: Arrived chunks with content, corrected at the end of each answer by its reported token count
+            (``usage.completion_tokens``). An answer that began before this time and ends in it contributes only the
+            correction, so it may be below 0.
         with_usage: Answers with ``usage.completion_tokens``.
         usage_tokens: Sum of these.
         good: Answers that met all of the plan's objectives; 0 without objectives.
@@ -97,8 +97,7 @@ class Tick(msgspec.Struct, tag=True):
     ttft: Histogram = Histogram()
     itl: Histogram = Histogram()
     tpot: Histogram = Histogram()
-    chunks: int = 0
-    tokens_beyond_chunks: int = 0
+    tokens: int = 0
     with_usage: int = 0
     usage_tokens: int = 0
     good: int = 0
@@ -149,21 +148,13 @@ class Tick(msgspec.Struct, tag=True):
         return _over(self.requests, self.seconds)
 
     @property
-    def tokens(self) -> int:
-        """Tokens that arrived, if every answer reported its token count, else chunks.
-
-        An answer that began before this time and ends in it contributes only the correction.
-        """
-        return max(0, self.chunks + self.tokens_beyond_chunks) if self.tokens_from_usage else self.chunks
-
-    @property
     def output_tokens_per_second(self) -> float | None:
         """Tokens that arrived a second; None for a zero length, or if only chunks are known."""
-        return _over(self.tokens, self.seconds) if self.tokens_from_usage and self.tokens else None
+        return _over(self.tokens, self.seconds) if self.tokens_from_usage and self.tokens > 0 else None
 
     @property
     def tokens_from_usage(self) -> bool:
-        """Whether every answer reported its token count; else ``tokens`` are chunks."""
+        """Whether every answer reported its token count."""
         return self.with_usage >= self.requests > 0
 
     @property

@@ -88,7 +88,7 @@ def judge(loaded: LoadedServer, ticks: Sequence[Tick], windows: Sequence[Window]
 def test_a_window_knows_what_came_of_streams(server: _Server) -> None:
     """Tokens as the answers that ended correct the chunks; good answers only of a load with objectives."""
     times = Histogram({bucket_of(10**6): 2}, 2 * 10**6, 10**6)
-    of_streams: dict[str, Any] = {"ttft": times, "itl": times, "tpot": times, "chunks": 9, "tokens_beyond_chunks": -2}
+    of_streams: dict[str, Any] = {"ttft": times, "itl": times, "tpot": times, "tokens": 7}
     tick = Tick(0, 0, SECOND_NS, requests=2, latency=times, with_usage=2, good=1, unjudged=1, **of_streams)
     asked = LoadShape(Closed(4), goodput=Objectives(ttft=1.0))
     found = under_load(server, asked).window([tick], None)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
 
-COUNTED = ("requests", "chunks", "due", "sent", "held", "unchecked", "in_flight_ns", "cpu_ns")
-SUMS = (*COUNTED, "tokens_beyond_chunks", "with_usage", "good", "unjudged", "resent", "sending_ns", "receiving_ns")
+COUNTED = ("requests", "due", "sent", "held", "unchecked", "in_flight_ns", "cpu_ns")
+SUMS = (*COUNTED, "tokens", "with_usage", "good", "unjudged", "resent", "sending_ns", "receiving_ns")
 """Fields of a tick that are plain counts, both over engines and over time."""
 
 HISTOGRAMS = ("latency", "service", "lag", "ttft", "itl", "tpot")
@@ -181,14 +181,14 @@ def test_only_the_time_that_ticks_cover_counts_and_once() -> None:
 
 def test_rates_are_by_hand() -> None:
     """Each derived number of a tick of two seconds is right; an empty tick has none, not even zero."""
-    counts: dict[str, Any] = {"requests": 98, "errors": {"reset": 2}, "due": 200, "sent": 100, "chunks": 50}
+    counts: dict[str, Any] = {"requests": 98, "errors": {"reset": 2}, "due": 200, "sent": 100, "tokens": 30}
     totals = total([tick(end_ns=2 * NS, in_flight_ns=3 * NS, cpu_ns=10**7, **counts)])
     assert (totals.seconds, totals.throughput) == (2, 49)
     assert (totals.in_flight, totals.cpu_seconds) == (1.5, 0.01)
-    corrected = [replace(totals, with_usage=count, tokens_beyond_chunks=-20) for count in (0, 97, 98)]
-    assert [(each.tokens_from_usage, each.tokens) for each in corrected] == [(False, 50), (False, 50), (True, 30)]
+    corrected = [replace(totals, with_usage=count) for count in (0, 97, 98)]
+    assert [each.tokens_from_usage for each in corrected] == [False, False, True]
     assert [each.output_tokens_per_second for each in corrected] == [None, None, 15]
-    assert replace(totals, with_usage=98, tokens_beyond_chunks=-60).output_tokens_per_second is None
+    assert replace(totals, with_usage=98, tokens=-10).output_tokens_per_second is None
     empty = Tick()
     derived = ("throughput", "output_tokens_per_second", "in_flight")
     assert [getattr(empty, name) for name in derived] == [None] * len(derived)

@@ -59,15 +59,18 @@ class AnswerReader(Protocol):
     @property
     def status(self) -> int:
         """Status of the current answer; 0 while unknown."""
+        return 0
 
     def feed(self, data: bytes) -> Parsed | None:
         """Read received data; return the answer if it is complete now. Raises MalformedResponse."""
 
     def end(self) -> Parsed | None:
         """Handle the end of the connection; return the answer if the end completes it."""
+        return None
 
     def release(self) -> None:
         """Drop references to itself."""
+        return
 
 
 class ResponseParser:

@@ -9,7 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine import http2_codec as codec
-from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, Parsed
+from pytest_gpuserve.load.engine.http1 import AnswerReader, Http1, HttpConnection, Parsed
 from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES, FaultKind, MalformedResponse
 
 if TYPE_CHECKING:
@@ -36,17 +36,14 @@ _UNUSUAL: Final = codec.PADDED | codec.PRIORITY
 _GOAWAY: Final = struct.Struct(">II")
 
 
-class Http2Protocol:
+class Http2Protocol(AnswerReader):
     """The protocol of one connection, without its socket.
 
     Attributes:
         outgoing: Bytes to send; the owner takes them.
         leaving: Whether the server takes no more calls.
         goodbye: The server's reason for an end that is not in good order.
-        status: Always 0, because gRPC has statuses of its own.
     """
-
-    status = 0
 
     def __init__(self, requests: codec.Requests, blocks: codec.HeaderBlocks) -> None:
         self.outgoing: list[bytes | memoryview] = [codec.PREFACE]
@@ -84,12 +81,6 @@ class Http2Protocol:
     def has_given_up(self) -> str:
         """Why the server leaves the current call unanswered though it may have begun it; empty if it does not."""
         return str(self.goodbye or "") if self._awaited <= self._last_answered else ""
-
-    def release(self) -> None:
-        """Do nothing, because it does not refer to its connection."""
-
-    def end(self) -> None:
-        """Return None: the end of a connection completes no answer."""
 
     # -- calls
 

@@ -255,7 +255,7 @@ class Loop:
 
     def chunk(self, now_ns: int, before_ns: int) -> None:
         """Note a chunk of a stream with content; ``before_ns`` is the arrival of the previous one, or ``IDLE``."""
-        self.counters.tick.chunks += 1
+        self.counters.tick.tokens += 1
         if before_ns != IDLE:
             self.counters.itl.note(now_ns - before_ns)
 
@@ -274,7 +274,7 @@ class Loop:
         if tokens is not None:
             tick.with_usage += 1
             tick.usage_tokens += tokens
-            tick.tokens_beyond_chunks += tokens - stream.chunks
+            tick.tokens += tokens - stream.chunks
             tpot_ns = 0
             if tokens > 1 and stream.chunks:
                 tpot_ns = (last_ns - first_ns) // (tokens - 1)
