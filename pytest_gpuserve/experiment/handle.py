@@ -14,13 +14,12 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.single_request import ANSWER_SECONDS, Answer, send_once
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.driver import most_under_way
-from pytest_gpuserve.load.kserve import RPC, Inference, grpc_message, http_request, tensors_of
+from pytest_gpuserve.load.kserve import RPC, Inference, close_to, grpc_message, http_request, tensors_of
 from pytest_gpuserve.load.openai import ApiCall, Messages, generations, one_token
 from pytest_gpuserve.load.prompt_set import Prompts
 from pytest_gpuserve.load.request import Expect, Request
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.load.shared_memory import Layout, share
-from pytest_gpuserve.load.tensors import close_to
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.process.ports import is_here
 from pytest_gpuserve.process.ready import Ask
@@ -184,7 +183,7 @@ class ServerHandle:
             inputs: Arrays, or nested lists of numbers or strings, by name; their first dimension is the batch.
             model: Name of the model; optional if the server has only one.
             outputs: Names of the outputs to return; all if empty.
-            expect: Arrays by name, compared with `pytest_gpuserve.load.tensors.close_to`; or as for ``request``.
+            expect: Arrays by name, compared with `pytest_gpuserve.load.kserve.close_to`; or as for ``request``.
             grpc: Whether to send the request over gRPC instead of HTTP; answers are decoded alike.
             version: Version of the model; the server chooses if empty.
             request_id: Id that comes back with the answer.

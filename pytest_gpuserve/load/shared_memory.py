@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.load.kserve import Place, decode_answer, extra, one_line, raw_bytes
-from pytest_gpuserve.load.tensors import Comparator
+from pytest_gpuserve.load.kserve import Comparator, Place, decode_answer, extra, one_line, raw_bytes
 from pytest_gpuserve.load.wire import Outputs, unwritten
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.load.tensors import equal_to
+from pytest_gpuserve.load.kserve import equal_to
 from suites.distilbert.payload import FOX, HEADER_LENGTH, INFER_PATH, kserve_body
 from suites.distilbert.settings import (
     AS_PUBLISHED,

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="the model needs torch")
 
-from pytest_gpuserve.load.tensors import close_to
+from pytest_gpuserve.load.kserve import close_to
 from suites.needs import needs_cpp_compiler
 from suites.resnet.reference import FULL, SMALL, Size, build, images, scores
 from suites.sweep import Sweep

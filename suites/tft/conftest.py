@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.load.tensors import close_to
+from pytest_gpuserve.load.kserve import close_to
 from suites.needs import needs_triton
 from suites.tft.apps.tft.contract import DATASETS, OUTPUT, model_name
 from suites.tft.reference import forecasts
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import ServerHandle, Target
-    from pytest_gpuserve.load.tensors import Comparator
+    from pytest_gpuserve.load.kserve import Comparator
     from suites.tft.apps.tft.data import Examples
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load.kserve import Comparator, close_to, equal_to
 from pytest_gpuserve.load.request import check_answer
-from pytest_gpuserve.load.tensors import Comparator, close_to, equal_to
 
 np = pytest.importorskip("numpy")
 

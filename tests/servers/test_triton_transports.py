@@ -11,9 +11,9 @@ import pytest
 from pytest_gpuserve.answers import Refused
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
+from pytest_gpuserve.load.kserve import equal_to
 from pytest_gpuserve.load.schedule import Burst, Steps
 from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX
-from pytest_gpuserve.load.tensors import equal_to
 from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.remote import RemoteServer, reached
 from pytest_gpuserve.servers.triton import Triton
