@@ -79,14 +79,6 @@ class Request:
             )
         for name, value in self.headers.items():
             _check_header(name, value)
-        if self.number_at is not None and not (
-            self.number_at >= 0 and self.body.startswith(NUMBER_PLACE, self.number_at)
-        ):
-            raise UsageProblem(
-                f"a request's body must have a place for its number at number_at={self.number_at}",
-                found=repr(self.body[self.number_at :][: len(NUMBER_PLACE)]),
-                remedies=[f"write NUMBER_PLACE ({NUMBER_PLACE.decode()}) there, or leave out number_at=..."],
-            )
 
     def to_bytes(self, authority: str) -> bytes:
         """Serialise the request once, for this server; the engine sends these bytes repeatedly."""

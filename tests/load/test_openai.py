@@ -155,12 +155,6 @@ def test_what_cannot_be_sent_is_told_with_what_helps(method: str, arguments: dic
     assert said in str(caught.value)
 
 
-def test_a_number_has_its_place() -> None:
-    """The number overwrites only a place for it."""
-    with pytest.raises(UsageProblem, match="number_at=1"):
-        Request("POST", "/", NUMBER_PLACE, number_at=1)
-
-
 UNTYPED: Any = prompts
 
 

@@ -166,12 +166,6 @@ def test_a_tick_of_an_engine_that_paused_belongs_to_several_of_the_others() -> N
     assert waiting == {"paused": [], "other": [], "ended": []}
 
 
-def test_a_tick_that_ends_before_it_begins_is_refused() -> None:
-    """It has no length."""
-    with pytest.raises(ValueError, match="tick 1 ends before it begins"):
-        total([tick(), tick(1, 3 * NS, 2 * NS)])
-
-
 def test_only_the_time_that_ticks_cover_counts_and_once() -> None:
     """An engine that stood still ends its tick late, in the time of the others' next one; windows may be apart."""
     totals = total([tick(0, 0, 3 * NS, requests=5), tick(1, NS, 2 * NS, requests=2)])

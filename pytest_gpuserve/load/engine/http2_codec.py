@@ -258,15 +258,5 @@ def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> Faul
         name = dict(enumerate(_STATUSES.split())).get(int(code), str(int(code)))
         message = trailers.message
         return f"grpc status {name}", lambda: begin_of(unquote_to_bytes(message)).decode(errors="replace")
-    return FaultKind.PROTOCOL, _what_is_wrong(head, body)
-
-
-def _what_is_wrong(head: Fields, body: bytes | bytearray) -> str:
-    if head.status != b"200":
-        return f"gRPC status OK with HTTP status {head.status!r}"
-    if len(body) < PREFIX_BYTES:
-        return f"gRPC status OK with {len(body)} bytes, but they are not a message"
-    if body[0]:
-        return "the answer is compressed, which was not offered"
-    length = PREFIX.unpack_from(body)[1]
-    return f"a message of {length} bytes announced, but {len(body) - PREFIX_BYTES} came"
+    got = f"HTTP status {head.status!r} and {len(body)}{' compressed' if body and body[0] else ''} bytes"
+    return FaultKind.PROTOCOL, f"gRPC status OK without one plain message and HTTP status 200, but with {got}"
