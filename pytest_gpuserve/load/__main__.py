@@ -47,11 +47,6 @@ class LoadOutcome:
     totals: Tick
     reasons: tuple[Reason, ...]
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended it."""
-        return any(reason.kind is ReasonKind.INTERRUPTED for reason in self.reasons)
-
 
 def run_load(
     plan: Plan,
@@ -254,7 +249,7 @@ def main(argv: Sequence[str]) -> int:
     values["reasons"] = [without_secrets(reason.text, secrets) for reason in outcome.reasons]
     text = msgspec.json.format(msgspec.json.encode(values)).decode()
     print(text if arguments.json else without_secrets(summary(outcome, values), secrets))  # noqa: T201 -- a command
-    if outcome.interrupted:
+    if any(reason.kind is ReasonKind.INTERRUPTED for reason in outcome.reasons):
         return INTERRUPTED
     return 1 if outcome.reasons else 0
 

@@ -35,7 +35,6 @@ from pytest_gpuserve.process.command_line import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -239,9 +238,7 @@ class Engines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

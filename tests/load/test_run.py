@@ -75,7 +75,6 @@ def test_a_load_that_is_cut_short_keeps_what_was_measured(
     engines = reporting(monkeypatch, reports)
     outcome = run_load(PLAN, warmup_ns=warmup * TICK_NS)
     assert (kinds(outcome), engines.__exit__.call_count) == (expected, 1)
-    assert outcome.interrupted is (ReasonKind.INTERRUPTED in expected)
     measured = 0 if warmup else REQUESTS * sum(isinstance(report, Tick) and report.requests > 0 for report in reports)
     assert outcome.totals.requests == measured
     if ReasonKind.INTERRUPTED in expected:

@@ -61,7 +61,13 @@ class ClosedLoop(Loop):
         for users, seconds in schedule.steps:
             self._reactor.at(at_ns, lambda users=users: self._want(users))  # type: ignore[misc]  # mypy cannot infer lambdas with defaults
             at_ns += round(seconds * NANOSECONDS)
-        self._reactor.at(at_ns, self._end)
+        self._reactor.at(at_ns, self.finish)
+
+    def finish(self) -> None:
+        """Stop sending; also requests that slots send by themselves."""
+        self._is_plain = False
+        self._straighten()
+        super().finish()
 
     @property
     def ended(self) -> bool:
@@ -97,11 +103,6 @@ class ClosedLoop(Loop):
 
     def _note_latency(self, slot: Slot, now_ns: int) -> None:
         self.counters.latency.note(now_ns - slot.sent_ns)
-
-    def _end(self) -> None:
-        self._is_plain = False
-        self._straighten()
-        super()._end()
 
     def _opened(self, now_ns: int) -> None:
         del now_ns

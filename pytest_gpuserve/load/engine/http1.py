@@ -248,7 +248,6 @@ class HttpConnection(Slot):
         "_parser",
         "_recv",
         "_repeat",
-        "_resent_ns",
         "_rest",
         "_send",
         "_socket",
@@ -271,7 +270,6 @@ class HttpConnection(Slot):
         self._rest: memoryview | None = None
         self._first_ns = 0
         self._connect_ns = 0
-        self._resent_ns = 0
         self._known = transport.known
         self._answered = transport.loop.answered
         self._repeat = transport.loop.repeat
@@ -333,7 +331,7 @@ class HttpConnection(Slot):
 
     def _sent(self) -> None:
         """Note that the kernel has all of a timed request."""
-        self._transport.loop.counters.tick.sending_ns += time.perf_counter_ns() - (self._resent_ns or self.sent_ns)
+        self._transport.loop.counters.tick.sending_ns += time.perf_counter_ns() - self.sent_ns
 
     def expire(self, seconds: float) -> None:
         """Give up the request, and its connection, which may still answer it."""
@@ -429,7 +427,6 @@ class HttpConnection(Slot):
 
     def _finish(self, now_ns: int, parsed: Parsed, data: bytes | None = None) -> None:
         self._busy = False
-        self._resent_ns = 0
         self._transport.loop.counters.tick.receiving_ns += now_ns - self._first_ns
         # A server that answers before it has read all of the request will take the rest for another one.
         keep = parsed.reusable and self._rest is None and not self._closing and not self._transport.is_for_one
@@ -502,7 +499,6 @@ class HttpConnection(Slot):
 
         def opened(connected: Connected) -> None:
             self._use(connected)
-            self._resent_ns = time.perf_counter_ns()
             self.send(payload)
 
         def not_opened(_kind: str, why: str) -> None:

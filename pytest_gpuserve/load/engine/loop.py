@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
 import random
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine.transport import IDLE, Slot, text_of
@@ -33,7 +33,8 @@ class OutputPlaces:
     def __init__(self, outputs: Outputs) -> None:
         self._size = outputs.slot_bytes
         try:
-            self._memory = _map(outputs.file)
+            with Path(outputs.file).open("r+b") as file:
+                self._memory = mmap.mmap(file.fileno(), 0)
         except (OSError, ValueError) as problem:
             raise OSError(f"no outputs in shared memory {outputs.file!r}: {problem}") from problem
         # Otherwise a place that the server does not write again would pass for an answer.
@@ -47,14 +48,6 @@ class OutputPlaces:
         data = self._memory[begin : begin + self._size]
         self._memory[begin : begin + self._size] = self._blank
         return data
-
-
-def _map(file: str) -> mmap.mmap:
-    descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        return mmap.mmap(descriptor, 0)
-    finally:
-        os.close(descriptor)
 
 
 RECONNECT_NS: Final = 50_000_000
@@ -136,11 +129,12 @@ class Loop:
         # A short load may have nothing for this engine.
         self._reactor.at(begin_ns, self._check_end)
         if self._plan.nanoseconds is not None:
-            self._reactor.at(begin_ns + self._plan.nanoseconds, self._end)
+            self._reactor.at(begin_ns + self._plan.nanoseconds, self.finish)
 
     def finish(self) -> None:
         """Stop sending; the load ends when requests in flight are answered."""
-        self._end()
+        self._ending = True
+        self._check_end()
 
     @property
     def ended(self) -> bool:
@@ -326,10 +320,6 @@ class Loop:
     def _gone(self, slot: Slot) -> None:
         self._slots.discard(slot)
         self._places.append(slot.place)
-
-    def _end(self) -> None:
-        self._ending = True
-        self._check_end()
 
     def _judge(self, slot: Slot, now_ns: int, ttft_ns: int | None, tpot_ns: int | None) -> None:
         """Count an answer that meets all objectives, or whose objectives are unknown."""
