@@ -67,7 +67,6 @@ class LoadEngine:
         self._loop = make_loop(plan, self._reactor, self._counters, _raise_file_limit() - OWN_FILES)
         self._loop.open_slot = make_transport(plan, self._reactor, self._loop).open
         self._next_tick_ns = 0
-        self._number = 0
         self._beats = Beats()
         self._busy = BusyClock()
         self._losses = 0
@@ -131,21 +130,16 @@ class LoadEngine:
         now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
         # A pause of the engine belongs to the tick that ends now, even if its late beat comes after that.
         self._beats.look(now_ns, self._busy.read_ns(cpu_ns))
-        tick = self._counters.close(
-            now_ns,
-            cpu_ns,
-            self._loop.under_way(),
-            opening_ns=self._loop.opening(),
-            open_loop=is_open(self._plan.schedule),
-            last=last,
-        )
         # After a pause of the engine, this tick is also those whose ends are past.
         overdue = max(0, (now_ns - self._next_tick_ns) // self._plan.tick_ns)
         self._next_tick_ns += overdue * self._plan.tick_ns
-        number = self._number + overdue
-        self._number = number + 1
-        late, late_ns = self._beats.take()
-        self._reports.put(frame(msgspec.structs.replace(tick, number=number, late_beats=late, late_beats_ns=late_ns)))
+        self._counters.tick.number += overdue
+        is_timed = is_open(self._plan.schedule)
+        tick = self._counters.close(now_ns, cpu_ns, self._loop.under_way(), open_loop=is_timed, last=last)
+        opening_ns = self._loop.opening()
+        tick.opening, tick.oldest_opening_ns = len(opening_ns), now_ns - min(opening_ns, default=now_ns)
+        tick.late_beats, tick.late_beats_ns = self._beats.take()
+        self._reports.put(frame(tick))
         self._collect(now_ns)
 
     def _collect(self, now_ns: int) -> None:

@@ -142,7 +142,7 @@ class Loop:
         raise NotImplementedError
 
     def opening(self) -> Sequence[int]:
-        """Return the times when the opening of slots began that are not open yet, the oldest first."""
+        """Return the times when the opening of slots began that are not open yet."""
         return list(self._opening.values())
 
     def under_way(self) -> Sequence[int]:

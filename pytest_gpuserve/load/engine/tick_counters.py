@@ -160,7 +160,6 @@ class TickCounters:
         sent_ns: Sequence[int] = (),
         *,
         open_loop: bool = False,
-        opening_ns: Sequence[int] = (),
         last: bool = False,
     ) -> Tick:
         """Return the counts since the last call.
@@ -170,7 +169,6 @@ class TickCounters:
             cpu_ns: CPU time of the process so far.
             sent_ns: Send times of the requests in flight.
             open_loop: Whether ``service`` and ``due`` are counted apart from ``latency`` and the sent requests.
-            opening_ns: Begin of the opening of each slot that is not open yet, the oldest first.
             last: Whether it is the last tick.
         """
         tick = self.tick
@@ -187,8 +185,6 @@ class TickCounters:
         served_ns = (tick.service if open_loop else tick.latency).sum_ns + tick.untimed_ns
         tick.in_flight_ns = served_ns + waited_ns - self._waited_ns
         tick.oldest_ns = now_ns - min(sent_ns, default=now_ns)
-        tick.opening = len(opening_ns)
-        tick.oldest_opening_ns = now_ns - opening_ns[0] if opening_ns else 0
         tick.answers = [
             AnswerCount(index, body, count, number)
             for index, answers in enumerate(self.answers)
