@@ -111,12 +111,6 @@ def _check_header(name: str, value: object) -> None:
         raise UsageProblem(f"header {name!r} is set by the load engine", remedies=["leave it out of headers={...}"])
 
 
-def asks_to_close(payload: bytes) -> bool:
-    """Whether a serialised request asks the server to close the connection after its answer."""
-    head, _, _ = payload.partition(b"\r\n\r\n")
-    return b"\r\nconnection: close" in head.lower()
-
-
 class _Body(msgspec.Struct):
     n: Any = 1
     prompt: Any = None

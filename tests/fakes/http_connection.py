@@ -134,7 +134,6 @@ class User:
         goes_on: Whether the next request follows an answer.
         payload: The request.
         transport: Maker of the slot's transport.
-        asks_to_close: Whether the payload asks the server to close the connection.
         repeats: Whether the slot sends the next request by itself; the record is the same.
     """
 
@@ -147,7 +146,6 @@ class User:
         goes_on: bool = True,
         payload: bytes = PAYLOAD,
         transport: Callable[..., Http1] = Http1,
-        asks_to_close: bool = False,
         repeats: bool = False,
     ) -> None:
         self.events: list[Event] = []
@@ -162,7 +160,7 @@ class User:
             self.repeat.counts = cast("Any", _AnyAnswer())
         self.reactor = FakeReactor()
         endpoint = Endpoint("http", "127.0.0.1", 1)
-        self.transport = transport(endpoint, self.reactor, self, 1, asks_to_close=asks_to_close)
+        self.transport = transport(endpoint, self.reactor, self, 1)
         if known is not None:
             self.transport.known = known
         if not remembers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -253,7 +254,7 @@ class Reader(User):
         self.first_ns = self.last_ns = IDLE
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(http1, "Opening", FakeOpening)
-            super().__init__(transport=lambda *args, **_: Streams(*args, choices=[1]))
+            super().__init__(transport=partial(Streams, choices=[1]))
 
     def chunk(self, now_ns: int, before_ns: int) -> None:
         """Note whether it is the first, and else whether it came with the one before it."""

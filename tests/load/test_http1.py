@@ -262,13 +262,6 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(*, recognised
     assert (user.socket.closed, user.requests) == (True, answers)
 
 
-def test_requests_that_ask_to_close_have_a_connection_each() -> None:
-    """No request follows on a connection that was to close, even if the server keeps it open (RFC 9112, 9.6)."""
-    user = User(asks_to_close=True, known=KnownAnswers({ok(): BODY}))
-    assert user.receive(ok()) == [("answered", BODY, False)]
-    assert (user.socket.closed, user.requests) == (True, 1)
-
-
 @given(
     payload=st.binary(min_size=1, max_size=60),
     room=st.lists(st.one_of(st.integers(0, 20), st.builds(BlockingIOError)), max_size=12),

@@ -38,7 +38,7 @@ from pytest_gpuserve.load.engine.pipes import (
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tick_counters import Beats, BusyClock, TickCounters
-from pytest_gpuserve.load.request import asks_to_close, choices_of
+from pytest_gpuserve.load.request import choices_of
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, frame
 
@@ -183,11 +183,9 @@ def make_transport(plan: Plan, reactor: Reactor, loop: Loop) -> Http1:
     endpoint, timeout_ns = plan.endpoint, plan.timeout_ns
     if endpoint.protocol == "grpc":
         return Http2(endpoint, reactor, loop, timeout_ns)
-    closes = any(asks_to_close(forms[0]) for forms in plan.payloads)
     if endpoint.protocol == "sse":
-        choices = [choices_of(forms[0]) for forms in plan.payloads]
-        return Streams(endpoint, reactor, loop, timeout_ns, asks_to_close=closes, choices=choices)
-    return Http1(endpoint, reactor, loop, timeout_ns, asks_to_close=closes)
+        return Streams(endpoint, reactor, loop, timeout_ns, [choices_of(forms[0]) for forms in plan.payloads])
+    return Http1(endpoint, reactor, loop, timeout_ns)
 
 
 def _raise_file_limit() -> int:

@@ -429,7 +429,8 @@ class HttpConnection(Slot):
         self._busy = False
         self._transport.loop.counters.tick.receiving_ns += now_ns - self._first_ns
         # A server that answers before it has read all of the request will take the rest for another one.
-        keep = parsed.reusable and self._rest is None and not self._closing and not self._transport.is_for_one
+        is_for_one = self._transport.ended_after_first >= ENDED_AFTER_FIRST
+        keep = parsed.reusable and self._rest is None and not self._closing and not is_for_one
         if keep:
             self._used_once = not self._used_ns
             self._used_ns = self._used_ns or now_ns
@@ -482,7 +483,7 @@ class HttpConnection(Slot):
         is_second = self._used_once and self.sent_ns - self._used_ns <= STALE_NS
         in_time = self._used_ns > 0 and now_ns - self.sent_ns <= max(STALE_NS, STALE_CONNECTS * self._connect_ns)
         if is_second:
-            self._transport.note_ended_after_first()
+            self._transport.ended_after_first += 1
         if is_second or in_time:
             self._send_again(kind, sample)
         else:
@@ -540,9 +541,10 @@ class Http1:
         reactor: Waits for its slots.
         loop: Sends on its slots.
         connect_timeout_ns: Time limit of a connection attempt.
-        asks_to_close: Whether requests ask the server to close the connection. Each then gets its own connection, even
-            if the server does not close it.
         protocols: Protocols that TLS offers.
+
+    Attributes:
+        ended_after_first: Connections that ended right after their first answer; see `ENDED_AFTER_FIRST`.
 
     Raises:
         OSError: The host is unknown.
@@ -556,8 +558,6 @@ class Http1:
         reactor: Reactor,
         loop: Loop,
         connect_timeout_ns: int,
-        *,
-        asks_to_close: bool = False,
         protocols: tuple[str, ...] = (),
     ) -> None:
         self.reactor = reactor
@@ -565,19 +565,13 @@ class Http1:
         self.connect_timeout_ns = connect_timeout_ns
         self.address: ResolvedAddress = resolve(endpoint, protocols)
         self.known = KnownAnswers()
-        self.is_for_one = asks_to_close
         self._types: dict[int, bytes] = {}
         self._has_one_type = True
-        self._ended_after_first = 0
+        self.ended_after_first = 0
 
     def open(self, place: int) -> Slot:
         """Begin to open a slot."""
         return self.connection(place, self)
-
-    def note_ended_after_first(self) -> None:
-        """Note that a connection ended right after its first answer; see `ENDED_AFTER_FIRST`."""
-        self._ended_after_first += 1
-        self.is_for_one = self.is_for_one or self._ended_after_first >= ENDED_AFTER_FIRST
 
     def other_type(self, index: int, parsed: Parsed) -> Fault | None:
         """Fault of an answer whose content type differs from the first one to its payload; else None."""

@@ -395,11 +395,9 @@ class Streams(Http1):
         reactor: Reactor,
         loop: Loop,
         connect_timeout_ns: int,
-        *,
-        asks_to_close: bool = False,
         choices: Sequence[int],
     ) -> None:
-        super().__init__(endpoint, reactor, loop, connect_timeout_ns, asks_to_close=asks_to_close)
+        super().__init__(endpoint, reactor, loop, connect_timeout_ns)
         self.choices = choices
 
     def remember(self, data: bytes, parsed: Parsed) -> None:
