@@ -28,7 +28,7 @@ from pytest_gpuserve.load.validity import (
 )
 from pytest_gpuserve.load.wire import OPENS, Plan
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
-from pytest_gpuserve.measure.window import COMPILING, Start, Streams, Window
+from pytest_gpuserve.measure.window import COMPILING, Start, Window
 from pytest_gpuserve.measure.work import unsteady_cache
 from pytest_gpuserve.units import format_seconds
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
@@ -371,7 +371,7 @@ class LoadedServer:
             resent=totals.resent,
             sending_seconds=totals.sending_ns / 1e9 if is_timed else None,
             receiving_seconds=totals.receiving_ns / 1e9 if is_timed else None,
-            streams=_streams_of(totals),
+            streams=totals.streams,
             good=None if self.shape.goodput is None else totals.good,
             unjudged=totals.unjudged,
             begin_ns=ticks[0].begin_ns,
@@ -507,19 +507,6 @@ class LoadedServer:
         for headers in {tuple(sorted(request.headers.items())) for request in self.target.requests}:
             text = self.instance.shown(text, dict(headers))
         return reason.with_text(text)
-
-
-def _streams_of(totals: Tick) -> Streams | None:
-    if not totals.tokens and not totals.ttft.total:
-        return None
-    return Streams(
-        ttft=totals.ttft,
-        itl=totals.itl,
-        tpot=totals.tpot,
-        tokens=totals.tokens,
-        with_usage=totals.with_usage,
-        usage_tokens=totals.usage_tokens,
-    )
 
 
 def overload(totals: Tick, schedule: Schedule) -> list[Reason]:

@@ -23,6 +23,7 @@ from pytest_gpuserve.load.tick import Tick, shares
 from pytest_gpuserve.load.validity import lost_in_mid_load, one_line, reasons, share_reasons
 from pytest_gpuserve.load.wire import Plan, endpoint_of
 from pytest_gpuserve.measure.histogram import is_quantile_known
+from pytest_gpuserve.measure.window import Streams
 from pytest_gpuserve.process.command_line import INTERRUPTED, failed, refused, run_command
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.units import format_rate, format_seconds
@@ -261,7 +262,8 @@ def values_of(outcome: LoadOutcome, schedule: Schedule) -> dict[str, Any]:
     loop, whose latency it is.
     """
     totals = outcome.totals
-    streams = totals.ttft.total or totals.tokens
+    streams = totals.streams or Streams()
+    is_known = streams.has_usage and streams.tokens > 0 and totals.seconds
     return {
         "requests": totals.requests,
         "errors": totals.error_count,
@@ -272,10 +274,10 @@ def values_of(outcome: LoadOutcome, schedule: Schedule) -> dict[str, Any]:
         "service": _times(totals.service) if is_open(schedule) else None,
         "send_lag_p50": totals.lag.known_quantile(0.50),
         "send_lag_p99": totals.lag.known_quantile(0.99),
-        "ttft": _times(totals.ttft) if streams else None,
-        "itl": _times(totals.itl, gaps=True) if streams else None,
-        "tpot": _times(totals.tpot, gaps=True) if streams else None,
-        "output_tokens_per_second": totals.output_tokens_per_second,
+        "ttft": _times(streams.ttft) if totals.streams else None,
+        "itl": _times(streams.itl, gaps=True) if totals.streams else None,
+        "tpot": _times(streams.tpot, gaps=True) if totals.streams else None,
+        "output_tokens_per_second": streams.tokens / totals.seconds if is_known else None,
         "cpu_seconds": totals.cpu_seconds,
         "valid": not outcome.reasons,
         "reasons": [reason.text for reason in outcome.reasons],
@@ -303,8 +305,8 @@ def summary(outcome: LoadOutcome, values: Mapping[str, Any]) -> str:
         if times.get("mean") is not None:
             told = (f"{which} {'-' if value is None else format_seconds(value)}" for which, value in times.items())
             lines.append(f"{name if name == 'latency' else name.upper():<11} {', '.join(told)}")
-    if totals.output_tokens_per_second is not None:
-        lines.append(f"tokens      {format_rate(totals.output_tokens_per_second)}")
+    if values["output_tokens_per_second"] is not None:
+        lines.append(f"tokens      {format_rate(values['output_tokens_per_second'])}")
     for kind, count in sorted(totals.errors.items()):
         sample = totals.error_samples.get(kind)
         lines.append(f"{kind}: {count}" + (f", the first: {one_line(sample)}" if sample else ""))

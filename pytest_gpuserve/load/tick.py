@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pytest_gpuserve.measure.histogram import Histogram, merge
+from pytest_gpuserve.measure.window import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -45,15 +46,8 @@ class Tick(msgspec.Struct, tag=True):
             to its last chunk with content.
         service: Their latencies from the actual send in an open loop; empty for a closed loop, where they are the same.
         lag: Delays of sends, counted at the send; a wait for ``max_in_flight`` is not included.
-        ttft: Times to the first chunk with content of streams that ended well; to the end without such a chunk.
-        itl: Gaps between such chunks; 0 for chunks that came in one read.
-        tpot: For streams that ended well and report two tokens or more: the time from the first chunk with content to
-            the last one, over the number of later tokens.
-        tokens: Arrived chunks with content, corrected at the end of each answer by its reported token count
-            (``usage.completion_tokens``). An answer that began before this time and ends in it contributes only the
-            correction, so it may be below 0.
-        with_usage: Answers with ``usage.completion_tokens``.
-        usage_tokens: Sum of these.
+        streams: Answers that are streams, and their chunks; None without any. An answer that began before this time and
+            ends in it contributes only the correction to its tokens, so these may be below 0.
         good: Answers that met all of the plan's objectives; 0 without objectives.
         unjudged: Answers whose objectives could not be checked because they told no token count.
         due: Requests that became due; in a closed loop those that were sent.
@@ -94,12 +88,7 @@ class Tick(msgspec.Struct, tag=True):
     latency: Histogram = Histogram()
     service: Histogram = Histogram()
     lag: Histogram = Histogram()
-    ttft: Histogram = Histogram()
-    itl: Histogram = Histogram()
-    tpot: Histogram = Histogram()
-    tokens: int = 0
-    with_usage: int = 0
-    usage_tokens: int = 0
+    streams: Streams | None = None
     good: int = 0
     unjudged: int = 0
     due: int = 0
@@ -146,16 +135,6 @@ class Tick(msgspec.Struct, tag=True):
     def throughput(self) -> float | None:
         """Requests answered well a second; None for a zero length."""
         return _over(self.requests, self.seconds)
-
-    @property
-    def output_tokens_per_second(self) -> float | None:
-        """Tokens that arrived a second; None for a zero length, or if only chunks are known."""
-        return _over(self.tokens, self.seconds) if self.tokens_from_usage and self.tokens > 0 else None
-
-    @property
-    def tokens_from_usage(self) -> bool:
-        """Whether every answer reported its token count."""
-        return self.with_usage >= self.requests > 0
 
     @property
     def in_flight(self) -> float | None:
@@ -277,6 +256,7 @@ def _added(parts: Sequence[Tick]) -> dict[str, Any]:
     return {
         **{name: sum(getattr(part, name) for part in parts) for name in _SUMS},
         **{name: merge(getattr(part, name) for part in parts) for name in HISTOGRAMS},
+        "streams": Streams.pooled(part.streams for part in parts),
         "errors": errors,
         "error_samples": samples,
     }

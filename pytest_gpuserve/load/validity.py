@@ -188,9 +188,10 @@ def _late(totals: Tick, schedule: Schedule, processes: int, usual: Tick, most: f
     still = min(totals.late_beats * BEAT_NS, totals.late_beats_ns) / length_ns
     timed = is_open(schedule)
     whole, whose = answered, "latencies"
-    if usual.ttft.mean is not None:
+    first = None if usual.streams is None else usual.streams.ttft.mean
+    if first is not None:
         # It is also part of a stream's first token, which takes less than the stream.
-        whole, whose = usual.ttft.mean, "times to the first token"
+        whole, whose = first, "times to the first token"
     if isinstance(schedule, (Closed, Steps)):
         timed = schedule.think_seconds > 0
         # Users wait for more than latencies: connections are opened, and requests fail.
@@ -217,10 +218,8 @@ def _late_tail(totals: Tick, late_share: float) -> Iterator[Reason]:
 
     Fewer late sends than a hundredth cannot move the p99. Too few requests do not have a p99.
     """
-    lag, latency = (
-        totals.lag.known_quantile(0.99),
-        (totals.ttft if totals.ttft.total else totals.latency).known_quantile(0.99),
-    )
+    times = totals.latency if totals.streams is None else totals.streams.ttft
+    lag, latency = totals.lag.known_quantile(0.99), times.known_quantile(0.99)
     if lag is None or latency is None or lag <= max(TAIL_SECONDS, late_share * latency):
         return
     yield Reason(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 from unittest import mock
 
 import msgspec
@@ -88,12 +88,12 @@ def judge(loaded: LoadedServer, ticks: Sequence[Tick], windows: Sequence[Window]
 def test_a_window_knows_what_came_of_streams(server: _Server) -> None:
     """Tokens as the answers that ended correct the chunks; good answers only of a load with objectives."""
     times = Histogram({bucket_of(10**6): 2}, 2 * 10**6, 10**6)
-    of_streams: dict[str, Any] = {"ttft": times, "itl": times, "tpot": times, "tokens": 7}
-    tick = Tick(0, 0, SECOND_NS, requests=2, latency=times, with_usage=2, good=1, unjudged=1, **of_streams)
+    streams = Streams(times, times, times, tokens=7, with_usage=2)
+    tick = Tick(0, 0, SECOND_NS, requests=2, latency=times, streams=streams, good=1, unjudged=1)
     asked = LoadShape(Closed(4), goodput=Objectives(ttft=1.0))
     found = under_load(server, asked).window([tick], None)
     assert found is not None
-    assert found.streams == Streams(times, times, times, tokens=7, with_usage=2)
+    assert found.streams == streams
     assert (found.good, found.unjudged) == (1, 1)
     plain = under_load(server).window([Tick(0, 0, SECOND_NS, requests=2, latency=times)], None)
     assert plain is not None

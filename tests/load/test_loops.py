@@ -90,12 +90,13 @@ def test_a_stream_has_its_times_when_it_ends(reply: Reply, times: list[tuple[int
     (tick,) = Simulation(plan(schedule, requests=None if due_ms else 2), lambda _: reply).run().ticks
     # Of the trace the second waits until the first has ended.
     waits = [0, 50 - due_ms if due_ms else 0]
-    assert tick.ttft == taken((ttft + wait) * MS for (ttft, _), wait in zip(times, waits, strict=False))
-    assert tick.tpot == taken(tpot * MS for _, tpot in times if tpot is not None)
+    assert tick.streams is not None
+    assert tick.streams.ttft == taken((ttft + wait) * MS for (ttft, _), wait in zip(times, waits, strict=False))
+    assert tick.streams.tpot == taken(tpot * MS for _, tpot in times if tpot is not None)
     # What comes after the last token belongs to no latency, but the request is under way until its end.
     assert tick.latency == taken(50 * MS - reply.tail_ns + wait * MS for wait in waits)
     assert (tick.in_flight_ns, tick.untimed_ns) == (2 * 50 * MS, 2 * reply.tail_ns)
-    assert tick.with_usage == (len(times) if reply.tokens else 0)
+    assert tick.streams.with_usage == (len(times) if reply.tokens else 0)
 
 
 STREAM = Reply(50 * MS, first_ns=10 * MS, tokens=5, is_stream=True)

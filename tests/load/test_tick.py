@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from pytest_gpuserve.load.tick import AnswerCount, Tick, aligned, together, total
 from pytest_gpuserve.measure.histogram import Histogram, requests_to_know
+from pytest_gpuserve.measure.window import Streams
 from tests.load.ticks import taken
 
 if TYPE_CHECKING:
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
 
 COUNTED = ("requests", "due", "sent", "held", "unchecked", "in_flight_ns", "cpu_ns")
-SUMS = (*COUNTED, "tokens", "with_usage", "good", "unjudged", "resent", "sending_ns", "receiving_ns")
+SUMS = (*COUNTED, "good", "unjudged", "resent", "sending_ns", "receiving_ns")
 """Fields of a tick that are plain counts, both over engines and over time."""
 
-HISTOGRAMS = ("latency", "service", "lag", "ttft", "itl", "tpot")
+HISTOGRAMS = ("latency", "service", "lag")
 
 
 NS = 10**9
 COUNTS = st.integers(0, 10**9)
 KINDS = st.sampled_from(["reset", "timeout", "status 503"])
 LATENCIES = st.lists(st.integers(1, 10**11), max_size=8).map(taken)
+STREAMS = st.none() | st.builds(Streams, LATENCIES, LATENCIES, LATENCIES, st.integers(-9, 9), COUNTS, COUNTS)
 ANSWERS = st.builds(AnswerCount, st.integers(0, 2), st.sampled_from([b"", b"a", b"b"]), st.integers(1, 99), COUNTS)
 
 
@@ -46,7 +47,7 @@ def ticks_of_engines(draw: st.DrawFn) -> list[list[Tick]]:
         for engine in range(engines):
             end = (number + 1) * 1000 + draw(st.integers(0, 99))
             fields: dict[str, Any] = {name: draw(COUNTS) for name in (*SUMS, "under_way", "oldest_ns")}
-            fields |= {name: draw(LATENCIES) for name in HISTOGRAMS}
+            fields |= {name: draw(LATENCIES) for name in HISTOGRAMS} | {"streams": draw(STREAMS)}
             row.append(
                 Tick(
                     number,
@@ -82,6 +83,7 @@ def check_sums(whole: Tick, parts: list[Tick]) -> None:
         found, each = getattr(whole, name), [getattr(part, name) for part in parts]
         assert Counter(found.counts) == sum((Counter(part.counts) for part in each), Counter())
         assert (found.sum_ns, found.max_ns) == (sum(part.sum_ns for part in each), max(part.max_ns for part in each))
+    assert whole.streams == Streams.pooled(part.streams for part in parts)
     assert Counter(whole.errors) == sum((Counter(part.errors) for part in parts), Counter())
 
 
@@ -175,16 +177,12 @@ def test_only_the_time_that_ticks_cover_counts_and_once() -> None:
 
 def test_rates_are_by_hand() -> None:
     """Each derived number of a tick of two seconds is right; an empty tick has none, not even zero."""
-    counts: dict[str, Any] = {"requests": 98, "errors": {"reset": 2}, "due": 200, "sent": 100, "tokens": 30}
+    counts: dict[str, Any] = {"requests": 98, "errors": {"reset": 2}, "due": 200, "sent": 100}
     totals = total([tick(end_ns=2 * NS, in_flight_ns=3 * NS, cpu_ns=10**7, **counts)])
     assert (totals.seconds, totals.throughput) == (2, 49)
     assert (totals.in_flight, totals.cpu_seconds) == (1.5, 0.01)
-    corrected = [replace(totals, with_usage=count) for count in (0, 97, 98)]
-    assert [each.tokens_from_usage for each in corrected] == [False, False, True]
-    assert [each.output_tokens_per_second for each in corrected] == [None, None, 15]
-    assert replace(totals, with_usage=98, tokens=-10).output_tokens_per_second is None
     empty = Tick()
-    derived = ("throughput", "output_tokens_per_second", "in_flight")
+    derived = ("throughput", "in_flight")
     assert [getattr(empty, name) for name in derived] == [None] * len(derived)
     assert (Histogram().mean, Histogram().known_quantile(0.5)) == (None, None)
     assert total([]) == empty

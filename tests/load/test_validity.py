@@ -23,6 +23,7 @@ from pytest_gpuserve.load.validity import (
 )
 from pytest_gpuserve.load.wire import BEAT_NS
 from pytest_gpuserve.measure.histogram import Histogram, merge
+from pytest_gpuserve.measure.window import Streams
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.load.ticks import TICK_NS, alike, tick_of
 
@@ -117,7 +118,7 @@ CASES: dict[str, tuple[Tick, Schedule, list[ReasonKind]]] = {
     "lag of what timers take": (lagging(280_000), OPEN, []),
     "lag of more": (lagging(300_000), OPEN, [LATE]),
     "lag that is much of the first token": (
-        replace(lagging(3_900_000, 400_000_000), ttft=alike(1000, 40_000_000)),
+        replace(lagging(3_900_000, 400_000_000), streams=Streams(ttft=alike(1000, 40_000_000))),
         OPEN,
         [LATE],
     ),

@@ -249,7 +249,7 @@ class Loop:
 
     def chunk(self, now_ns: int, before_ns: int) -> None:
         """Note a chunk of a stream with content; ``before_ns`` is the arrival of the previous one, or ``IDLE``."""
-        self.counters.tick.tokens += 1
+        self.counters.tokens += 1
         if before_ns != IDLE:
             self.counters.itl.note(now_ns - before_ns)
 
@@ -260,15 +260,14 @@ class Loop:
         first_ns, last_ns = (now_ns, now_ns) if stream.first_ns == IDLE else (stream.first_ns, stream.last_ns)
         self._under_way.remove(slot)
         self._note_latency(slot, last_ns)
-        tick = counters.tick
-        tick.untimed_ns += now_ns - last_ns
+        counters.tick.untimed_ns += now_ns - last_ns
         ttft_ns = first_ns - self._clock_begin(slot)
         counters.ttft.note(ttft_ns)
         tpot_ns = None
         if tokens is not None:
-            tick.with_usage += 1
-            tick.usage_tokens += tokens
-            tick.tokens += tokens - stream.chunks
+            counters.with_usage += 1
+            counters.usage_tokens += tokens
+            counters.tokens += tokens - stream.chunks
             tpot_ns = 0
             if tokens > 1 and stream.chunks:
                 tpot_ns = (last_ns - first_ns) // (tokens - 1)

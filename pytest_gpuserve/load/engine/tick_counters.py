@@ -18,6 +18,7 @@ from pytest_gpuserve.load.engine.transport import Repeat, text_of
 from pytest_gpuserve.load.tick import HISTOGRAMS, AnswerCount, Tick
 from pytest_gpuserve.load.wire import BEAT_NS
 from pytest_gpuserve.measure.histogram import LOG2_BASE, Histogram
+from pytest_gpuserve.measure.window import Streams
 from pytest_gpuserve.process.logs import excerpt
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ class TickCounters:
     Attributes:
         tick: The current tick. Loops add to its numbers, and note durations here until it ends.
         answers: Distinct answers of each payload: number of occurrences, and the first request of each.
+        tokens: As in `Streams`, like the two below it.
+        with_usage: See there.
+        usage_tokens: See there.
     """
 
     def __init__(self, payloads: int = 1, keep_answers: Literal["all", "some"] = "some") -> None:
@@ -106,6 +110,7 @@ class TickCounters:
         self.answers: list[dict[bytes, list[int]]] = [{} for _ in range(self._payloads)]
         """Distinct answers of each payload: number of occurrences, and the first request of each."""
         self.repeat.begin_tick(self.answers[0])
+        self.tokens = self.with_usage = self.usage_tokens = 0
         self._failed = 0
         self._kept = 0
         self._kept_bytes = 0
@@ -174,6 +179,9 @@ class TickCounters:
         tick = self.tick
         for name in HISTOGRAMS:
             setattr(tick, name, getattr(self, name).close())
+        ttft, itl, tpot = self.ttft.close(), self.itl.close(), self.tpot.close()
+        if ttft.total or self.tokens:
+            tick.streams = Streams(ttft, itl, tpot, self.tokens, self.with_usage, self.usage_tokens)
         tick.end_ns = now_ns
         tick.requests = tick.latency.total
         tick.sent = tick.requests + self._failed + len(sent_ns) - self._under_way
