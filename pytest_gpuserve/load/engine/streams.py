@@ -313,12 +313,6 @@ class StreamParser(ResponseParser):
         super().__init__()
         self.answer = StreamAnswer()
         self._problem = ""
-        self._found = 0
-
-    def take_found(self) -> int:
-        """Return the number of events with content since the last call."""
-        found, self._found = self._found, 0
-        return found
 
     def feed(self, data: bytes) -> Parsed | None:
         """Parse received data; return the answer if it is complete now.
@@ -341,7 +335,7 @@ class StreamParser(ResponseParser):
         super().on_body(body)
         if 200 <= self.status < 300:
             try:
-                self._found += self.answer.feed(body)
+                self.answer.feed(body)
             except ValueError as problem:
                 # Not raised through the parser, which would take it for our own error.
                 self._problem = str(problem)
@@ -359,9 +353,11 @@ class EventStreamConnection(HttpConnection):
         return self._stream
 
     def _feed(self, data: bytes, now_ns: int) -> Parsed | None:
+        before = self._stream.answer
+        known = before.chunks
         parsed = super()._feed(data, now_ns)
         answer = self._stream.answer
-        for _ in range(self._stream.take_found()):
+        for _ in range(answer.chunks - (known if answer is before else 0)):
             self._transport.loop.chunk(now_ns, answer.last_ns)
             if answer.last_ns == IDLE:
                 answer.first_ns = now_ns
