@@ -21,7 +21,7 @@ from pytest_benchmark.stats import Stats
 
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.points import total_of
-from pytest_gpuserve.measure.window import GpuUse, Session, Window
+from pytest_gpuserve.measure.window import GpuUse, Session
 from pytest_gpuserve.plugin import DOCS
 from pytest_gpuserve.report.benchmark_json import document as benchmarks
 from pytest_gpuserve.report.benchmark_json import statistics_of
@@ -229,11 +229,6 @@ def read_benchmarks(text: str) -> dict[str, Any]:
     return file
 
 
-def summary_of(latencies: list[float]) -> Window:
-    """The summary of latencies in seconds."""
-    return total_of([window(latencies)])
-
-
 def test_statistics_are_those_of_pytest_benchmark() -> None:
     """For the same latencies pytest-benchmark's own code gives the same numbers; sums are exact."""
     normal = NormalDist(0, 0.3)
@@ -243,7 +238,7 @@ def test_statistics_are_those_of_pytest_benchmark() -> None:
     theirs = UntypedStats()
     for latency in latencies:
         theirs.update(latency)
-    ours = statistics_of(summary_of(latencies))
+    ours = statistics_of(total_of([window(latencies)]))
     assert set(ours) == STATISTICS
     for name in ("min", "stddev", "median", "q1", "q3", "iqr", "ld15iqr", "hd15iqr"):
         assert ours[name] == pytest.approx(getattr(theirs, name), rel=WITHIN), name
