@@ -278,17 +278,6 @@ def test_a_secret_across_a_cut_is_none_of_it(missing: int, tmp_path: Path, monke
     assert problem == f"{filling}<A_TOKEN> and more"[:PROBLEM_CHARACTERS] + " ..."
 
 
-def test_an_error_after_a_skip_is_what_is_told() -> None:
-    """A test that is skipped late and whose end then fails is an error for the reason of its end."""
-    outcomes = Outcomes()
-    skipped = ("test_x.py", 1, "Skipped: MISSING")
-    where = ("test_x.py", 1, "test_a")
-    outcomes.keep(NODEID, pytest.TestReport(NODEID, where, {}, "skipped", skipped, "call"))
-    outcomes.keep(NODEID, pytest.TestReport(NODEID, where, {}, "failed", "INVALID: late", "teardown"))
-    (result,) = outcomes.results(lambda _: [])
-    assert (result.outcome, result.problem) == ("error", "INVALID: late")
-
-
 EXPLAINED = ("REGRESSED: throughput is 1/s", "interval -9 %", "to accept it: pytest", "  compute +80 %")
 SHORT = ("REGRESSED: p50 is 2 ms", "interval +9 %")
 MARK = "\n  \n  ...Full output truncated (2 lines hidden), use '-vv' to show"

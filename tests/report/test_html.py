@@ -16,7 +16,7 @@ from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, Te
 from pytest_gpuserve.report.terminal import totals_line
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.report.html_results import session_result
-from tests.support.builders import judgement, result_of, session, start, window
+from tests.support.builders import judgement, result_of, session
 from tests.support.html_page import Page
 from tests.support.markdown_results import HOSTILE, hostile_result
 
@@ -146,14 +146,6 @@ def test_rounds_and_latencies_of_both_sides_are_drawn() -> None:
     beside = dataclasses.replace(alone, base="main", base_sessions=(session(),), candidate_sessions=(session(),))
     assert words(drawn(beside)) >= {*axes, "now", "base"}
     assert "reference" not in words(drawn(beside))
-
-
-def test_what_was_settled_side_by_side_shows_the_rounds_that_decided() -> None:
-    """Not what was measured alone before."""
-    silent = session(start(window((), items=None, batches=None)))
-    run = RunResult("", (session(),), (), {}, {})
-    assert plots_of(run)
-    assert plots_of(dataclasses.replace(run, candidate_sessions=(silent,))) == ""
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,13 +40,6 @@ def read(*tests: TestResult) -> Any:  # noqa: ANN401 -- plain JSON
     return json.loads(document(result), parse_constant=pytest.fail)  # of NaN, which only Python's JSON would read
 
 
-@pytest.mark.parametrize("clean", [True, False])
-def test_unknown_code_has_null_facts(clean: bool) -> None:  # noqa: FBT001 -- a parameter
-    """An unknown commit has null facts, whether the checkout is clean or not."""
-    plain = json.loads(document(SessionResult({}, {}, (), clean=clean)))
-    assert (plain["at"], plain["commit"], plain["clean"]) == (None, None, None)
-
-
 def test_the_page_describes_every_field_of_the_file() -> None:
     """Each table of the page has the fields of one object of the file, in their order."""
     test = result_of("t", judgement())
