@@ -2,7 +2,7 @@
 
 from pytest_gpuserve.load.prompt_set import LogNormal, Uniform, prompts
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
-from pytest_gpuserve.measure.objectives import Objectives
+from pytest_gpuserve.load.wire import Objectives
 
 __all__ = [
     "Burst",

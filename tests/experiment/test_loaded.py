@@ -23,9 +23,9 @@ from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Steps
 from pytest_gpuserve.load.tick import Tick, together
+from pytest_gpuserve.load.wire import Objectives
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.window import Session, Start, Streams, Window
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.instance import Instance
