@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit, find
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.store.baseline import same_recording
 from tests.support.plain_git import commit, git, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILE = "baselines/cpu/test_a.json"
 

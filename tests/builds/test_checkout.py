@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from pytest_gpuserve.builds import checkout as environment
 from pytest_gpuserve.builds.checkout import Revision, read_revision
 from tests.support.plain_git import commit, git, write
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +13,6 @@ from pytest_gpuserve.builds.ignored import MOST_LOOKED_AT
 from pytest_gpuserve.builds.worktree import ReferenceBuilds
 from pytest_gpuserve.errors import NotInRevision
 from tests.support.plain_git import commit, git, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 IGNORED = ".env\n*.bin\n*.so\n/weights/\n.venv/\nbuild/\n*.log\n"
 

@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +20,6 @@ from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.mosec import Mosec
 from tests.support.plain_git import commit, git, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SITE = Site(Path("/tmp/x"), {"http": 8000})
 

@@ -6,15 +6,12 @@ import os
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from pytest_gpuserve.builds.checkout import said_at_start, ways_to_restore
 from tests.support.plain_git import commit, git, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "it's a [test].json"
 

@@ -7,9 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,10 +18,6 @@ from pytest_gpuserve.builds.worktree import SHOWN_DIGITS, ReferenceBuilds, resol
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from tests.fakes.children.toolkit import ROOT, eventually, report
 from tests.support.plain_git import commit, git, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
 UNKNOWN = "0123456789abcdef0123456789abcdef01234567"
 

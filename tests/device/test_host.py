@@ -9,7 +9,7 @@ import re
 import sys
 from dataclasses import asdict
 from importlib import metadata
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +19,6 @@ from pytest_gpuserve.device.host_speed import read_speed
 from pytest_gpuserve.device.rules import speed_text
 from pytest_gpuserve.errors import UsageProblem
 from tests.fakes.children.toolkit import printed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 MACHINE_ID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
 

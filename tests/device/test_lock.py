@@ -7,18 +7,15 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.errors import DeviceProblem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 60.0

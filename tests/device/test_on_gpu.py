@@ -13,10 +13,11 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pynvml
 import pytest
@@ -41,9 +42,6 @@ from pytest_gpuserve.measure.conditions import (
     use_text,
 )
 from pytest_gpuserve.servers.instance import likely_cause
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.usefixtures("gpu")
 

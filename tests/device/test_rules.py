@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import fields, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,6 @@ from pytest_gpuserve.units import format_fraction
 from tests.fakes.children.toolkit import ROOT, printed
 from tests.fakes.nvml import gpus
 from tests.fakes.nvml.gpus import MIB, Error, Script, second
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def table_of_rules() -> str:

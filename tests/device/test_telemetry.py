@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
@@ -38,9 +38,6 @@ from tests.fakes.nvml.gpus import (
     Step,
     write,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NS = 1_000_000_000
 VALUES = sorted({*GpuSample.__struct_fields__} - {"at_ns", "lost"})

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from pytest_gpuserve.load.engine import http1
 from tests.fakes.http_connection import FakeOpening
 from tests.fakes.http_server import Serving, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -19,15 +20,11 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load import __main__ as command
 from pytest_gpuserve.load.__main__ import main
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, Schedule
+from pytest_gpuserve.load.tick import Tick
+from pytest_gpuserve.load.wire import Plan
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, serving
 from tests.load.ticks import alike, reporting, tick_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pytest_gpuserve.load.tick import Tick
-    from pytest_gpuserve.load.wire import Plan
 
 MS = 1_000_000
 HTTP = "http://127.0.0.1:1/"

@@ -8,9 +8,10 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -21,17 +22,10 @@ from pytest_gpuserve.load import driver as driver_module
 from pytest_gpuserve.load.driver import LOCAL, EngineProcess, Engines
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.request import NUMBER_PLACE
-from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson, Steps
+from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson, Schedule, Steps
 from pytest_gpuserve.load.tick import Tick
-from pytest_gpuserve.load.wire import Ready, frame
+from pytest_gpuserve.load.wire import Plan, Ready, frame
 from tests.fakes.http_server import Serving, Totals, plan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.wire import Plan
 
 
 def remains() -> set[int]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -21,17 +21,11 @@ from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.engine import pipes
 from pytest_gpuserve.load.engine.loop import OutputPlaces
 from pytest_gpuserve.load.request import Request
-from pytest_gpuserve.load.schedule import Closed, Constant
+from pytest_gpuserve.load.schedule import Closed, Constant, Schedule
 from pytest_gpuserve.load.wire import BEAT_NS, Outputs, unwritten
-from pytest_gpuserve.measure.histogram import bucket_of, seconds_of
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of, seconds_of
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.measure.histogram import Histogram
 
 
 def above(durations: Histogram, seconds: float) -> int:

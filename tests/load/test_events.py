@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -13,11 +13,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import http1
 from pytest_gpuserve.load.engine.streams import MAX_EVENT_BYTES, StreamAnswer, Streams
-from pytest_gpuserve.load.engine.transport import IDLE, FaultKind
+from pytest_gpuserve.load.engine.transport import IDLE, FaultKind, Slot, Stream
 from tests.fakes.http_connection import FakeOpening, User, cut
-
-if TYPE_CHECKING:
-    from pytest_gpuserve.load.engine.transport import Slot, Stream
 
 
 def chunk(*choices: dict[str, Any], **more: object) -> bytes:

@@ -7,25 +7,20 @@ import socket
 import ssl
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import psutil
 import pytest
 
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.schedule import Constant, Trace
-from pytest_gpuserve.load.wire import Tls
+from pytest_gpuserve.load.schedule import Constant, Schedule, Trace
+from pytest_gpuserve.load.wire import Plan, Tls
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.certificates import Certificates, make_certificates
 from tests.fakes.http_server import ANSWERS, BIG, BODY, Serving, Totals, plan, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.wire import Plan
 
 USERS = 4
 EACH = 6

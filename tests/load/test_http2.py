@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import hpack
@@ -33,16 +34,11 @@ from pytest_gpuserve.load.engine.http2_codec import (
     frame,
 )
 from pytest_gpuserve.load.engine.reactor import WRITABLE
-from pytest_gpuserve.load.wire import Endpoint
+from pytest_gpuserve.load.wire import Endpoint, Plan
 from tests.fakes.grpc_server import serving_grpc
 from tests.fakes.http2_peer import HEAD, OK, Caller, block, end, head, message, number, right
 from tests.fakes.http_connection import PAYLOAD, cut, room_for
 from tests.fakes.http_server import Totals, plan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pytest_gpuserve.load.wire import Plan
 
 pytestmark = pytest.mark.usefixtures("no_network")
 

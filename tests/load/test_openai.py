@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import statistics
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.handle import ServerHandle, Target
+from pytest_gpuserve.experiment.handle import ServerHandle, Starter, Target
 from pytest_gpuserve.load import LogNormal, Uniform, prompts
 from pytest_gpuserve.load.prompt_set import Prompt, Prompts
 from pytest_gpuserve.load.request import NUMBER_PLACE, Request
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.servers.remote import RemoteServer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from pytest_gpuserve.experiment.handle import Starter
 
 PLACE = NUMBER_PLACE.decode()
 HI = [{"role": "user", "content": "hi"}]

@@ -10,27 +10,22 @@ import ssl
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import opening
-from pytest_gpuserve.load.engine.opening import Opening, ResolvedAddress, resolve
+from pytest_gpuserve.load.engine.opening import Connected, Opening, ResolvedAddress, resolve
 from pytest_gpuserve.load.engine.reactor import FEW_TIMERS, READABLE, Reactor
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.process.ports import free_port
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from pytest_gpuserve.load.engine.opening import Connected
-
-    Pairs = Callable[[], tuple[socket.socket, socket.socket]]
+Pairs = Callable[[], tuple[socket.socket, socket.socket]]
 
 SAFETY_NS = 20_000_000_000
 SHORT_NS = 30_000_000

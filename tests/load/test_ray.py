@@ -6,10 +6,11 @@ import queue
 import re
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,18 +20,11 @@ from pytest_gpuserve.load import ray as on_ray
 from pytest_gpuserve.load import ray_worker
 from pytest_gpuserve.load.driver import EngineProcess
 from pytest_gpuserve.load.ray import Coordinator, RayEngine, check_engine
-from pytest_gpuserve.load.ray_worker import network_of, own_network
-from pytest_gpuserve.load.schedule import Constant, Poisson
+from pytest_gpuserve.load.ray_worker import RayWorker, network_of, own_network
+from pytest_gpuserve.load.schedule import Constant, Poisson, Schedule
 from pytest_gpuserve.load.tick import Tick, shares
-from pytest_gpuserve.load.wire import Again, Begin, Endpoint, Ready
+from pytest_gpuserve.load.wire import Again, Begin, Endpoint, Order, Ready, Report
 from tests.fakes.http_server import plan, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from pytest_gpuserve.load.ray_worker import RayWorker
-    from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.wire import Order, Report
 
 OPTION = "--load-engine"
 

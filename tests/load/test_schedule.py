@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import islice, pairwise, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,9 +26,6 @@ from pytest_gpuserve.load.schedule import (
     Steps,
     Trace,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SEEDS = (0, 1, 2**63)
 MANY = 20_000

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,9 +16,6 @@ from pytest_gpuserve.load.tick import AnswerCount, Tick, aligned, together, tota
 from pytest_gpuserve.measure.histogram import Histogram, requests_to_know
 from pytest_gpuserve.measure.window import Streams
 from tests.load.ticks import taken
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pytest
 from hypothesis import example, given
@@ -24,12 +24,9 @@ from pytest_gpuserve.load.engine.tick_counters import (
     DurationRecorder,
     TickCounters,
 )
-from pytest_gpuserve.load.tick import AnswerCount
+from pytest_gpuserve.load.tick import AnswerCount, Tick
 from pytest_gpuserve.load.wire import BEAT_NS, MAX_MESSAGE_BYTES, frame
 from tests.load.ticks import taken
-
-if TYPE_CHECKING:
-    from pytest_gpuserve.load.tick import Tick
 
 SECRET, OTHER = "hf_abcdefghijkl", "sk-ABCDEFGHIJKL"
 

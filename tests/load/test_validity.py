@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,9 +27,6 @@ from pytest_gpuserve.measure.histogram import Histogram, merge
 from pytest_gpuserve.measure.window import Streams
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.load.ticks import TICK_NS, alike, tick_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SECOND = 10**9
 USERS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,9 +16,6 @@ from pytest_gpuserve.process.logs import SHOWN_CHARACTERS, begin_of, excerpt, re
 from pytest_gpuserve.process.ports import describe_process
 from pytest_gpuserve.process.secrets import SHORTEST_SECRET, secret_headers, without_secret_values, without_secrets
 from tests.fakes.children.toolkit import SAFETY_SECONDS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = "hf_abcdefghijkl"
 

@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,6 @@ from pytest_gpuserve.process import supervisor
 from pytest_gpuserve.process.child import Process, marked, owned_folder
 from pytest_gpuserve.process.ports import free_port, port_owner
 from tests.fakes.children.toolkit import HERE, SAFETY_SECONDS, alive, child, eventually, program, report
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROMISED_SECONDS = 5.0
 """All must be gone this long after the owner's death: a promise to users."""
