@@ -95,7 +95,7 @@ def port_owner(port: int, *, besides: Callable[[], Collection[int]] = frozenset)
     for pid in found:
         if pid not in known:
             return describe_process(pid)
-    return None if found or not _answers(port) else describe_process(None)
+    return None
 
 
 def listeners(port: int) -> set[int]:
@@ -140,10 +140,3 @@ def describe_process(pid: int | None) -> str:
         return f"pid {pid}"
     line = masked(line)
     return f"pid {pid} ({printable(line)}{', in state D' if state == psutil.STATUS_DISK_SLEEP else ''})"
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        # A port may be connected to itself, which is not an answer.
-        return probe.connect_ex(("127.0.0.1", port)) == 0 and probe.getsockname() != probe.getpeername()
