@@ -70,61 +70,30 @@ def redirected(location: str) -> str:
     return f", it redirects to {location}" if location else ""
 
 
-@dataclass(frozen=True)
-class Patience:
-    """Time limit of a probe for one answer: half of the time until the deadline.
-
-    So a slow answer is waited for, and a request that got lost during the server's start is sent again.
-
-    Args:
-        deadline: End of the wait.
-        alive: Whether the server exists; its end ends the wait.
-    """
-
-    deadline: Deadline
-    alive: Callable[[], bool] = lambda: True
-
-    def seconds(self) -> float:
-        """Time limit of a request that is sent now."""
-        left = self.deadline.remaining()
-        return max(left / 2, min(left, _LEAST_ANSWER_SECONDS), _LAST_ANSWER_SECONDS)
-
-    def await_bytes(self, link: socket.socket, seconds: float) -> None:
-        """Wait for the begin of an answer.
-
-        Raises:
-            TimeoutError: The answer did not come in time.
-            ConnectionError: The server has ended.
-        """
-        end = Deadline.after(seconds)
-        while not select.select([link], [], [], min(_ALIVE_SECONDS, end.remaining()))[0]:
-            end.allowed()
-            if not self.alive():
-                raise ConnectionAbortedError("it has ended")
-
-
 def http_probe(
     host: str,
     port: int,
     request: Ask,
     accept: Accept = status_200,
     *,
-    patience: Patience,
+    deadline: Deadline,
+    process: Process | None = None,
     tls: ssl.SSLContext | None = None,
-    environment: Mapping[str, str] = os.environ,
 ) -> Probe:
     """Make a probe that succeeds when the server answers a request as it should.
 
     Args:
         accept: Judges the answer.
-        patience: Time limit of an answer.
+        deadline: End of the wait, which limits the time of an answer; see `answer_seconds`.
+        process: The server; its end ends the wait for an answer. None for a server that was not started here.
         tls: Checks the certificate of a server with TLS.
-        environment: The server's variables; their secrets, and those of the headers, are masked in an answer.
     """
+    # An answer may repeat the values of the server's variables and of the headers.
+    environment = os.environ if process is None else process.command.env
     asked = f"{request.method} http{'s' if tls else ''}://{host}:{port}{request.path}"
 
     def probe() -> str | None:
-        seconds = patience.seconds()
+        seconds = answer_seconds(deadline)
         connection = (
             http.client.HTTPConnection(host, port, timeout=seconds)
             if tls is None
@@ -132,7 +101,7 @@ def http_probe(
         )
         try:
             connection.request(request.method, request.path, request.body or None, dict(request.headers))
-            patience.await_bytes(connection.sock, seconds)
+            _await_bytes(connection.sock, seconds, process)
             response = connection.getresponse()
             status, body = response.status, response.read(_MOST_BODY_BYTES)
         except TimeoutError:
@@ -154,6 +123,24 @@ def http_probe(
         return f"{asked} answered status {status}, body {shown}: {wrong}"
 
     return probe
+
+
+def answer_seconds(deadline: Deadline) -> float:
+    """Time limit of a request that is sent now: half of the time until the deadline.
+
+    So a slow answer is waited for, and a request that got lost during the server's start is sent again.
+    """
+    left = deadline.remaining()
+    return max(left / 2, min(left, _LEAST_ANSWER_SECONDS), _LAST_ANSWER_SECONDS)
+
+
+def _await_bytes(link: socket.socket, seconds: float, process: Process | None) -> None:
+    """Wait for the begin of an answer, while the server exists: its remains may hold the connection open."""
+    end = Deadline.after(seconds)
+    while not select.select([link], [], [], min(_ALIVE_SECONDS, end.remaining()))[0]:
+        end.allowed()
+        if process is not None and process.exit_status() is not None:
+            raise ConnectionAbortedError("it has ended")
 
 
 def owned_port_probe(process: Process, port: int) -> Probe:

@@ -19,7 +19,6 @@ from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.ports import claimed_ports, port_owner
 from pytest_gpuserve.process.ready import (
     Ask,
-    Patience,
     Probe,
     http_probe,
     owned_port_probe,
@@ -287,9 +286,8 @@ def _is_loopback(host: str) -> bool:
 
 def _probes(kind: ServerKind, site: Site, ask: Ask, process: Process, deadline: Deadline) -> list[Probe]:
     """Check that all of it is up: its ports, its health, and at last an answer of its model."""
-    patience = Patience(deadline, lambda: process.exit_status() is None)
     probes = [owned_port_probe(process, port) for port in site.ports.values()]
-    probe = partial(http_probe, site.host, site.port, patience=patience, environment=process.command.env)
+    probe = partial(http_probe, site.host, site.port, deadline=deadline, process=process)
     if kind.health:
         probes.append(probe(Ask("GET", kind.health)))
     probes.append(probe(ask, Readiness(kind.name, ask, process, deadline.seconds).accept))

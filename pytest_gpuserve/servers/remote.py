@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import is_here, listeners
-from pytest_gpuserve.process.ready import Patience, http_probe, verified_tls, wait
+from pytest_gpuserve.process.ready import http_probe, verified_tls, wait
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.base import Site, TellsNothing
 from pytest_gpuserve.servers.instance import Instance, Readiness
@@ -144,7 +144,7 @@ def reached(
         kind.port,
         ask,
         Readiness(kind.name, ask, None, timeout_seconds).accept,
-        patience=Patience(deadline),
+        deadline=deadline,
         tls=verified_tls(kind.ca_file) if kind.tls else None,
     )
     try:

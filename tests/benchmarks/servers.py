@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port
-from pytest_gpuserve.process.ready import Ask, Patience, http_probe, owned_port_probe, wait
+from pytest_gpuserve.process.ready import Ask, http_probe, owned_port_probe, wait
 from tests.benchmarks.tools import debian
 
 if TYPE_CHECKING:
@@ -88,6 +88,6 @@ def up(argv: tuple[str, ...], log: Path, port: int, what: str) -> Iterator[Proce
     command = Command(argv, dict(os.environ), log.parent, log)
     with Process.start(command) as process:
         deadline = Deadline.after(UP_SECONDS)
-        answers = http_probe("127.0.0.1", port, Ask("GET", "/"), patience=Patience(deadline))
+        answers = http_probe("127.0.0.1", port, Ask("GET", "/"), deadline=deadline, process=process)
         wait([owned_port_probe(process, port), answers], process, deadline, what=what)
         yield process

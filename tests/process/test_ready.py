@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,16 +14,16 @@ from pytest_gpuserve.process import ready
 from pytest_gpuserve.process.child import Process
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import claimed_ports, free_port
-from pytest_gpuserve.process.ready import Ask, Patience
+from pytest_gpuserve.process.ready import Ask
 from tests.fakes.children.toolkit import SAFETY_SECONDS, child, eventually, program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def patience() -> Patience:
+def long() -> Deadline:
     """More than any of these answers takes."""
-    return Patience(Deadline.after(SAFETY_SECONDS))
+    return Deadline.after(SAFETY_SECONDS)
 
 
 def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path
     with Process.start(child("model_server", port, "loading=3", folder=tmp_path)) as process:
         probes = [
             ready.owned_port_probe(process, port),
-            ready.http_probe("127.0.0.1", port, request, accept, patience=patience()),
+            ready.http_probe("127.0.0.1", port, request, accept, deadline=long()),
         ]
         ready.wait(probes, process, Deadline.after(SAFETY_SECONDS), what="echo server")
     assert refused == [503, 503, 503, 200]
@@ -48,7 +49,7 @@ def test_a_silent_server_is_not_ready_and_holds_nobody_up() -> None:
     """A connection that is accepted but never answered counts as not ready after the wait's deadline."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        seen = ready.http_probe("127.0.0.1", port, Ask("GET", "/"), patience=Patience(Deadline.after(0.1)))()
+        seen = ready.http_probe("127.0.0.1", port, Ask("GET", "/"), deadline=Deadline.after(0.1))()
     assert seen == f"GET http://127.0.0.1:{port}/ was not answered in 100 ms"
 
 
@@ -70,7 +71,7 @@ def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
         seen = ready.owned_port_probe(process, port)()
         assert seen == f"the server does not listen on port {port} yet"
         ready.wait([lambda: None], process, Deadline.after(0), what="server")
-    seen = ready.http_probe("127.0.0.1", port, Ask("GET", "/"), patience=patience())()
+    seen = ready.http_probe("127.0.0.1", port, Ask("GET", "/"), deadline=long())()
     assert seen is not None
     assert "Connection refused" in seen
 
@@ -78,18 +79,17 @@ def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
 def test_half_of_what_is_left_is_for_one_answer() -> None:
     """An answer may take long, and a lost request is sent again; short waits are not cut into many tries."""
     for left, seconds in ((120.0, 60.0), (8.0, 5.0), (3.0, 3.0), (0.0, 0.05)):
-        assert Patience(Deadline.after(left)).seconds() == pytest.approx(seconds, abs=0.01)
+        assert ready.answer_seconds(Deadline.after(left)) == pytest.approx(seconds, abs=0.01)
 
 
 def test_a_server_that_ends_is_not_waited_for(tmp_path: Path) -> None:
     """A server's end is seen while its answer is awaited, even if its remains hold the socket or answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        alive = iter([True, False])
+        statuses = iter([None, 0])
+        ending: Any = SimpleNamespace(command=SimpleNamespace(env={}), exit_status=lambda: next(statuses))
         began = time.monotonic()
-        seen = ready.http_probe(
-            "127.0.0.1", port, Ask("GET", "/"), patience=Patience(Deadline.after(600), lambda: next(alive))
-        )()
+        seen = ready.http_probe("127.0.0.1", port, Ask("GET", "/"), deadline=Deadline.after(600), process=ending)()
     assert seen is not None
     assert "it has ended" in seen
     assert time.monotonic() - began < SAFETY_SECONDS

@@ -11,7 +11,7 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import SHOWN_CHARACTERS
-from pytest_gpuserve.process.ready import Ask, Patience, http_probe
+from pytest_gpuserve.process.ready import Ask, http_probe
 from pytest_gpuserve.servers.instance import GPU_SETTINGS, Readiness, likely_cause, with_likely_cause
 from pytest_gpuserve.servers.litserve import LitServe
 from pytest_gpuserve.servers.metric_names import MetricNames
@@ -60,9 +60,9 @@ def unsaid() -> Iterator[None]:
 def test_a_probe_that_is_not_content_tells_no_secret(page: Pages, ask: Ask, known: dict[str, str]) -> None:
     """A probe shows neither a secret that it sent nor one of the server's variables; a short answer is shown whole."""
     page.status = 503
-    patience = Patience(Deadline.after(10.0))
+    process: Any = SimpleNamespace(command=SimpleNamespace(env=known), exit_status=lambda: None)
     request = Ask("GET", "/", b"", ask.headers)
-    probe = http_probe("127.0.0.1", page.port, request, patience=patience, environment=known)
+    probe = http_probe("127.0.0.1", page.port, request, deadline=Deadline.after(10.0), process=process)
     page.body = answer(SHOWN_CHARACTERS)
     seen = probe()
     assert seen is not None
