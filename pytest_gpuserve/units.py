@@ -62,11 +62,6 @@ def format_joules(joules: float) -> str:
     return _scaled(joules, ((1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ"))) or f"{joules:.3g} J"
 
 
-def format_watts(watts: float) -> str:
-    """Write a power with three significant digits: ``287 W``, ``1.40 kW``."""
-    return _scaled(watts, ((1e3, "kW"), (1.0, "W"), (1e-3, "mW"))) or f"{watts:.3g} W"
-
-
 def format_bytes(count: float) -> str:
     """Write a size with three significant digits, in powers of 1024: ``13.2 GiB``, ``850 MiB``, ``12 B``."""
     return _scaled(count, ((2.0**40, "TiB"), (GiB, "GiB"), (MiB, "MiB"), (2.0**10, "KiB"))) or f"{count:.3g} B"
@@ -94,7 +89,7 @@ def format_change(fraction: float) -> str:
 
 
 def format_value(value: float, unit: str) -> str:
-    """Write a metric's value in its unit (``s``, ``1/s``, ``J``, ``B``, ``W`` or a plain ratio)."""
+    """Write a metric's value in its unit (``s``, ``1/s``, ``J``, ``B`` or a plain ratio)."""
     return _FORMATS.get(unit, format_ratio)(value)
 
 
@@ -103,7 +98,6 @@ _FORMATS: Final[Mapping[str, Callable[[float], str]]] = {
     "1/s": format_rate,
     "J": format_joules,
     "B": format_bytes,
-    "W": format_watts,
 }
 
 

@@ -31,7 +31,6 @@ from pytest_gpuserve.units import (
     format_ratio,
     format_seconds,
     format_value,
-    format_watts,
 )
 
 TEXTS: dict[Callable[[float], str], dict[float, str]] = {
@@ -55,7 +54,6 @@ TEXTS: dict[Callable[[float], str], dict[float, str]] = {
         0.0: "0 J",
         math.nan: "nan J",
     },
-    format_watts: {286.6: "287 W", 1400.0: "1.40 kW", 0.02: "20.0 mW"},
     format_bytes: {12.0: "12 B", 1024.0: "1.00 KiB", 850 * MiB: "850 MiB", 13.25 * GiB: "13.2 GiB", math.inf: "inf B"},
     format_rate: {2147.3: "2147/s", 12.345: "12.3/s", 0.0: "0/s", math.inf: "inf/s"},
     format_ratio: {18.416: "18.42"},
@@ -72,7 +70,7 @@ def test_every_kind_of_number_has_one_way_to_be_written(function: Callable[[floa
 
 def test_a_value_is_written_in_its_unit() -> None:
     """A number is written in its metric's unit; limits are in seconds, for any unit in the test."""
-    texts = {"s": "50.0 ms", "1/s": "0.0500/s", "J": "50.0 mJ", "W": "50.0 mW", "B": "0.05 B", "": "0.05"}
+    texts = {"s": "50.0 ms", "1/s": "0.0500/s", "J": "50.0 mJ", "B": "0.05 B", "": "0.05"}
     assert {unit: format_value(0.05, unit) for unit in texts} == texts
     assert (2 * s, 50 * ms, 7 * us) == pytest.approx((2.0, 0.05, 7e-6))
 
