@@ -1,4 +1,4 @@
-"""Units, and the only functions that turn numbers into text.
+"""Units, limits in time, and the only functions that turn numbers into text.
 
 Inside the package a time is in seconds (``float``, suffix ``_seconds`` or none in public results) or
 nanoseconds (``int``, suffix ``_ns``).
@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import math
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -33,6 +35,43 @@ GiB = 2.0**30
 def utc_now() -> str:
     """This moment, for people and files: ISO 8601 in UTC, to the second. It is not used for durations."""
     return dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A point in monotonic time, made with `Deadline.after`.
+
+    Args:
+        seconds: Its original allowance.
+        end: The point by ``time.monotonic()``.
+    """
+
+    seconds: float
+    end: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """Make the deadline this many seconds from now."""
+        return cls(seconds, time.monotonic() + seconds)
+
+    def remaining(self) -> float:
+        """Seconds left; 0 after it."""
+        return max(0.0, self.end - time.monotonic())
+
+    def allowed(self) -> float:
+        """Seconds that one more step may take.
+
+        Raises:
+            TimeoutError: The deadline has passed.
+        """
+        remaining = self.remaining()
+        if not remaining:
+            raise TimeoutError
+        return remaining
+
+    def expired(self) -> bool:
+        """Whether it has passed."""
+        return self.remaining() == 0
 
 
 def digest(text: str) -> str:

@@ -21,8 +21,7 @@ from pytest_gpuserve.device.gpu import initialised
 from pytest_gpuserve.device.gpu_probe import GpuProbe, GpuSample
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.child import Command, owned_folder
-from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.units import format_seconds
+from pytest_gpuserve.units import Deadline, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

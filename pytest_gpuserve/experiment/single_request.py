@@ -13,11 +13,10 @@ from pytest_gpuserve.load.engine.http1 import ResponseParser
 from pytest_gpuserve.load.engine.transport import MalformedResponse
 from pytest_gpuserve.load.kserve import decode_answer, extra
 from pytest_gpuserve.load.request import check_answer
-from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import begin_of
 from pytest_gpuserve.process.ready import verified_tls
 from pytest_gpuserve.servers.instance import with_likely_cause
-from pytest_gpuserve.units import format_seconds
+from pytest_gpuserve.units import Deadline, format_seconds
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.kserve import Tensors

@@ -37,9 +37,8 @@ from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.load.wire import Begin, Failed, Ready, frame
 from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.command_line import module_command
-from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port
-from pytest_gpuserve.units import format_seconds
+from pytest_gpuserve.units import Deadline, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

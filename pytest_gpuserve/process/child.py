@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING
 import psutil
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import read_tail
 from pytest_gpuserve.process.ports import describe_process
 from pytest_gpuserve.process.secrets import without_secret_values, without_secrets
-from pytest_gpuserve.units import format_seconds
+from pytest_gpuserve.units import Deadline, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,11 +16,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.ports import port_owner
 from pytest_gpuserve.process.secrets import secret_headers
-from pytest_gpuserve.units import format_seconds
+from pytest_gpuserve.units import Deadline, format_seconds
 
 if TYPE_CHECKING:
     import socket

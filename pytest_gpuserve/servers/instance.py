@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.child import Command, Process, owned_folder
-from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.ports import claimed_ports, port_owner
 from pytest_gpuserve.process.ready import (
@@ -27,7 +26,7 @@ from pytest_gpuserve.process.ready import (
 )
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.base import Site, inherited_environment
-from pytest_gpuserve.units import format_seconds
+from pytest_gpuserve.units import Deadline, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

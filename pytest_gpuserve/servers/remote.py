@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
-from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import is_here, listeners
 from pytest_gpuserve.process.ready import http_probe, verified_tls, wait
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.base import Site, TellsNothing
 from pytest_gpuserve.servers.instance import Instance, Readiness
+from pytest_gpuserve.units import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

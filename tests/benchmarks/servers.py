@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.process.child import Command, Process
-from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.process.ready import Ask, http_probe, owned_port_probe, wait
+from pytest_gpuserve.units import Deadline
 from tests.benchmarks.tools import debian
 
 if TYPE_CHECKING:

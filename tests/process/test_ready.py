@@ -12,9 +12,9 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process import ready
 from pytest_gpuserve.process.child import Process
-from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import claimed_ports, free_port
 from pytest_gpuserve.process.ready import Ask
+from pytest_gpuserve.units import Deadline
 from tests.fakes.children.toolkit import SAFETY_SECONDS, child, eventually, program
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import SHOWN_CHARACTERS
 from pytest_gpuserve.process.ready import Ask, http_probe
 from pytest_gpuserve.servers.instance import GPU_SETTINGS, Readiness, likely_cause, with_likely_cause
@@ -20,6 +19,7 @@ from pytest_gpuserve.servers.pytriton import PyTriton
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_api import query_triton, read_configs
+from pytest_gpuserve.units import Deadline
 from tests.servers.pages import Pages, pages
 
 if TYPE_CHECKING:
