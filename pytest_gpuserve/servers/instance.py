@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.child import Command, Process, owned_folder
 from pytest_gpuserve.process.logs import excerpt
-from pytest_gpuserve.process.ports import claimed_ports, port_owner
+from pytest_gpuserve.process.ports import claimed_ports
 from pytest_gpuserve.process.ready import (
     Ask,
     Probe,
@@ -221,7 +221,6 @@ def started(
     with claimed_ports(len(kind.ports)) as ports, owned_folder("gpuserve-", log=log) as (folder, process):
         site = Site(folder, dict(zip(kind.ports, ports, strict=True)))
         launch = kind.launch(site)
-        _check_ports(kind, site)
         began = time.monotonic()
         env = {**inherited_environment(os.environ), **environment, **launch.environment}
         launched(env)
@@ -251,18 +250,6 @@ def started(
             problem.found = without_secrets(problem.found, {**process.command.env, **secret_headers(ask.headers)})
             raise with_likely_cause(problem) from None
         yield instance
-
-
-def _check_ports(kind: ServerKind, site: Site) -> None:
-    """Check the ports once more. They were free, and a program that took one since must not be taken for our server."""
-    for name, port in site.ports.items():
-        owner = port_owner(port)
-        if owner is not None:
-            raise ServerFailed(
-                f"port {port} ({name}) was taken before the {kind.name} server could start",
-                found=owner,
-                remedies=["run again: each start takes other free ports"],
-            )
 
 
 def _check_addresses(kind: ServerKind, process: Process) -> None:

@@ -163,7 +163,7 @@ def test_a_port_that_is_not_its_own_or_the_worlds_is_refused(
     with make().started() as other:
         monkeypatch.setattr(instance_module, "claimed_ports", lambda count: nullcontext([other.site.port] * count))
         problem = failure(make())
-    assert "was taken before" in problem.summary
+    assert "a foreign server answers on port" in problem.summary
     assert "model_server.py" in problem.found
 
 
