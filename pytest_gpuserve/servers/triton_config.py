@@ -43,8 +43,6 @@ def parse_config(text: str, origin: str) -> ModelConfig:
     text_format = import_extra("google.protobuf.text_format", f"reading {origin}")
     try:
         return text_format.Parse(text, schema.ModelConfig(), allow_unknown_field=True)
-    except RecursionError:
-        raise UsageProblem(f"{origin}: it is nested too deeply for Triton's ModelConfig") from None
     except text_format.ParseError as problem:
         raise UsageProblem(
             f"{origin}: line {problem.GetLine()} does not fit Triton's ModelConfig",
