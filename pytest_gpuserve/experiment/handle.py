@@ -311,8 +311,7 @@ class Sharing:
 
         def ask(method: str, path: str, body: bytes) -> tuple[int, str]:
             what = "the server could not be told to use shared memory of this host"
-            path = f"/v2/systemsharedmemory/region/{path}"
-            reply = query(site, path, what=what, method=method, headers=headers, body=body)
+            reply = query(site, Ask(method, f"/v2/systemsharedmemory/region/{path}", body, headers), what=what)
             return reply.status, instance.shown(reply.body.decode(errors="replace"), headers)
 
         with share(self.inferences, self.layout, slots_needed(schedule), ask) as shared:

@@ -40,7 +40,7 @@ Probe: TypeAlias = Callable[[], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Request of HTTP/1.1 that tells whether a server is ready.
+    """Request of HTTP/1.1 that is not a part of a load.
 
     Args:
         method: HTTP method.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
+    from pytest_gpuserve.process.ready import Ask
 
 HOST = "127.0.0.1"
 
@@ -186,7 +187,7 @@ def with_own_package(site: Site, environment: Mapping[str, str]) -> dict[str, st
 
 
 ANSWER_SECONDS: Final = 30.0
-"""Longest wait for such an answer."""
+"""Longest wait for the answer to a query."""
 
 
 class Reply(NamedTuple):
@@ -197,37 +198,26 @@ class Reply(NamedTuple):
     location: str
 
 
-def fetch(site: Site, path: str, *, what: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> bytes:
+def fetch(site: Site, ask: Ask, *, what: str) -> bytes:
     """Query a server, and return the body of its answer; see `query`.
 
     Raises:
         ServerFailed: No complete answer came in time, or its status is not 200.
     """
-    reply = query(site, path, what=what, method=method, headers=headers)
+    reply = query(site, ask, what=what)
     if reply.status != http.client.OK:
-        said = excerpt(reply.body.decode(errors="replace"), {**os.environ, **secret_headers(headers or {})})
+        said = excerpt(reply.body.decode(errors="replace"), {**os.environ, **secret_headers(ask.headers)})
         raise ServerFailed(what, found=f"status {reply.status}{redirected(reply.location)}: {said}")
     return reply.body
 
 
-def query(
-    site: Site,
-    path: str,
-    *,
-    what: str,
-    method: str = "GET",
-    headers: Mapping[str, str] | None = None,
-    body: bytes = b"",
-) -> Reply:
-    """Query a server; an answer of any status is returned.
+def query(site: Site, ask: Ask, *, what: str) -> Reply:
+    """Query a server besides its load; an answer of any status is returned.
 
     Args:
         site: Place of the server.
-        path: Path of the query.
+        ask: The query.
         what: Error text if the answer is missing.
-        method: HTTP method.
-        headers: Headers, such as a token.
-        body: Body.
 
     Raises:
         ServerFailed: No complete answer came in time.
@@ -238,7 +228,7 @@ def query(
         else http.client.HTTPConnection(site.host, site.port, timeout=ANSWER_SECONDS)
     )
     try:
-        connection.request(method, path, body or None, dict(headers or {}))
+        connection.request(ask.method, ask.path, ask.body or None, dict(ask.headers))
         answer = connection.getresponse()
         return Reply(answer.status, answer.read(), answer.headers.get("Location", ""))
     except TimeoutError:

@@ -28,6 +28,7 @@ from pytest_gpuserve.measure.window import (
     TALLIES,
 )
 from pytest_gpuserve.process.logs import excerpt
+from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.base import fetch, query
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ def scrape(site: Site, path: str = "/metrics") -> str:
     Raises:
         ServerFailed: The server does not answer, or not with 200.
     """
-    return fetch(site, path, what=f"the counters at {site.url(path)} could not be read").decode(errors="replace")
+    return fetch(site, Ask("GET", path), what=f"the counters at {site.url(path)} could not be read").decode(
+        errors="replace"
+    )
 
 
 _HELP: Final = ("name their path and their names: counters=MetricNames(..., path=...)", "or leave out counters=...")
@@ -232,7 +235,8 @@ class MetricNames:
         """
         if not self.models:
             return {}
-        reply = query(site, self.models, what=f"the list of models at {site.url(self.models)} could not be read")
+        what = f"the list of models at {site.url(self.models)} could not be read"
+        reply = query(site, Ask("GET", self.models), what=what)
         try:
             models = _read_models(reply.body).data if reply.status == http.client.OK else []
         except msgspec.DecodeError:

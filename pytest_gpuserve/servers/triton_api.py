@@ -22,6 +22,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime, added
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.process.logs import excerpt
+from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.servers.base import fetch
 from pytest_gpuserve.servers.triton_config import ServedConfig
@@ -68,7 +69,7 @@ def query_triton(
         ServerFailed: It did not answer, or not with 200, or not with JSON of this type.
     """
     asked = f"{method} {site.url(path)}"
-    body = fetch(site, path, what=f"Triton does not answer {asked}", method=method, headers=headers)
+    body = fetch(site, Ask(method, path, headers=headers or {}), what=f"Triton does not answer {asked}")
     try:
         return msgspec.json.decode(body, type=answer, strict=False)
     except ValueError as problem:
