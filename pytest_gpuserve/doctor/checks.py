@@ -9,7 +9,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.conditions import SLOWDOWNS, is_used, use_text
+from pytest_gpuserve.measure.conditions import SLOWDOWNS, rest_reasons, use_text
 
 if TYPE_CHECKING:
     from pytest_gpuserve.device.gpu import Gpu
@@ -174,7 +174,7 @@ def _processes(now: GpuState) -> Check:
         return check("processes", ", ".join(names), bad=True, level=Level.PREVENTS)
     if all(sample.processes is None for sample in now.samples):
         return check("processes", None)
-    used, state = is_used(now.samples), use_text(now.samples)
+    used, state = bool(rest_reasons(now.samples)), use_text(now.samples)
     if used or now.sees_all:
         return check(
             "processes", f"none visible from here, but the GPU is {state}" if used else f"none ({state})", used

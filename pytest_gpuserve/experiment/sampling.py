@@ -197,12 +197,12 @@ def _not_reached(windows: Sequence[Window], shape: LoadShape) -> list[Reason]:
     if shape.ends_by_time:
         return []
     total = Window.total(windows)
+    end = "until=..." if shape.requests is None else f"requests={shape.requests}"
     text = (
-        f"not decided: until=... did not end it within {len(windows)} windows"
-        if shape.requests is None
-        else f"not reached: {total.requests} of {shape.requests} requests within {format_seconds(total.seconds)}"
+        f"not reached: {end} within {total.requests} requests in {format_seconds(total.seconds)}; allow more with"
+        " load(..., seconds=...)"
     )
-    return [Reason(ReasonKind.TOO_SHORT, f"{text}; allow more with load(..., seconds=...)")]
+    return [Reason(ReasonKind.TOO_SHORT, text)]
 
 
 def _judge_rejected(server: LoadedServer) -> None:

@@ -107,7 +107,13 @@ class TelemetryMonitor:
             return [(window, ()) for window in windows]
         self._load_ns = self._load_ns[0] or windows[0].begin_ns, windows[-1].end_ns
         self._look(sampler, windows[-1].end_ns)
-        return [self._judged(sampler.samples, window) for window in windows]
+        judged = []
+        for window in windows:
+            seen = samples_of(sampler.samples, window.begin_ns, window.end_ns)
+            use = gpu_use(sampler.samples, window.begin_ns, window.end_ns)
+            reasons = window_reasons(seen, use.sm_clock_mhz, baseline_mhz=self.baseline_clock_mhz)
+            judged.append((replace(window, gpus=use), reasons))
+        return judged
 
     def look(self) -> None:
         """Look for problems until now, while the load still runs or has just been broken off by trouble."""
@@ -143,12 +149,6 @@ class TelemetryMonitor:
         unknown = unknown_text(self._own(sampler), self._ours)
         if unknown:
             self.note(unknown)
-
-    def _judged(self, samples: Sequence[GpuSample], window: Window) -> tuple[Window, tuple[Reason, ...]]:
-        stretch = window.begin_ns, window.end_ns
-        use = gpu_use(samples, *stretch)
-        reasons = window_reasons(samples_of(samples, *stretch), use.sm_clock_mhz, baseline_mhz=self.baseline_clock_mhz)
-        return replace(window, gpus=use), reasons
 
     def _check(self, sampler: SamplerProcess) -> None:
         """Look for problems that make the run invalid, in all samples so far."""

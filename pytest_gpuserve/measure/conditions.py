@@ -274,7 +274,8 @@ def rest_reasons(samples: Sequence[GpuSample]) -> list[Reason]:
 
     Since driver 535.113 NVML does not list the processes of other containers.
     """
-    if not is_used(samples):
+    busy, used_bytes = _peaks(samples)
+    if not busy and (used_bytes or 0) <= MOST_UNSEEN_BYTES:
         return []
     text = (
         f"foreign use of the GPU: it was {use_text(samples)} before the server's start, by processes that NVML does not"
@@ -332,12 +333,6 @@ def unknown_text(samples: Sequence[GpuSample], ours: Collection[int]) -> str:
     if _others(samples, ours) and not _is_seen(samples, ours):
         unknown.append("owners of the processes, as in a container without the host's pids (docker run --pid=host)")
     return f"telemetry unknown: {', '.join(unknown)}" if unknown else ""
-
-
-def is_used(samples: Sequence[GpuSample]) -> bool:
-    """Whether a GPU at rest is used by other processes, visible or not."""
-    busy, used_bytes = _peaks(samples)
-    return bool(busy) or (used_bytes or 0) > MOST_UNSEEN_BYTES
 
 
 def use_text(samples: Sequence[GpuSample]) -> str:

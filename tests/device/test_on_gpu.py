@@ -36,8 +36,8 @@ from pytest_gpuserve.measure.conditions import (
     NS,
     between,
     gpu_use,
-    is_used,
     memory_reasons,
+    rest_reasons,
     unknown_text,
     use_text,
 )
@@ -276,7 +276,7 @@ def test_a_gpu_at_rest_is_called_unused(gpu: Gpu) -> None:
         assert sampler.problem == ""
     rest = between(sampler.samples, began, began + NS)
     print(f"at rest {use_text(rest)}")  # noqa: T201 -- as above
-    assert not is_used(rest)
+    assert rest_reasons(rest) == []
 
 
 @pytest.mark.gpu
