@@ -4,22 +4,80 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from pytest_gpuserve.device.rules import HOST_RULES, Compatibility, compare
+from pytest_gpuserve.device.rules import HOST_RULES, Compatibility, compare, kind_of
 from pytest_gpuserve.store.baseline import changing, read
-from pytest_gpuserve.store.schema import Entry, session_record
+from pytest_gpuserve.store.schema import DeviceRecord, Entry, HostRecord, session_record
+from pytest_gpuserve.units import digest
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.experiment.environment import RunEnvironment
+    from pytest_gpuserve.builds.checkout import Revision
+    from pytest_gpuserve.device import Device, Host
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
-    from pytest_gpuserve.store.schema import DeviceRecord
+
+
+GIB = 2**30
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnvironment:
+    """The circumstances of a measurement.
+
+    Args:
+        device: The measured device.
+        software: Versions that matter.
+        revision: The code under test.
+        occasion: Begin of this run of pytest, ISO 8601 in UTC.
+    """
+
+    device: Device
+    software: Mapping[str, str]
+    revision: Revision
+    occasion: str
+
+    @property
+    def host(self) -> Host:
+        """The machine around the device."""
+        return self.device.host
+
+    def device_record(self) -> DeviceRecord:
+        """The device, for a baseline and for the JSON result."""
+        gpu = self.device.gpu
+        if gpu is None:
+            return DeviceRecord(self.device.name)
+        return _as_record(
+            DeviceRecord,
+            gpu,
+            name=self.device.name,
+            memory_gib=None if gpu.memory_bytes is None else round(gpu.memory_bytes / GIB, 2),
+            # Baselines are public, and the UUID identifies one physical GPU.
+            gpu_id=digest(gpu.uuid),
+            compute_capability=gpu.compute_capability and "{}.{}".format(*gpu.compute_capability),
+        )
+
+    @property
+    def device_kind(self) -> str:
+        """The device with the facts that must match: rounds with another power limit are not pooled with these."""
+        return kind_of(msgspec.to_builtins(self.device_record()))
+
+    def host_record(self) -> HostRecord:
+        """The machine, for a baseline and for the JSON result."""
+        return _as_record(HostRecord, self.host, memory_gib=round(self.host.memory_bytes / GIB, 2))
+
+
+def _as_record(kind: type[R], facts: object, **other: object) -> R:
+    """A record of these values, and for all its other fields of the facts with the same names."""
+    same = {name: getattr(facts, name) for name in kind.__struct_fields__ if name not in other}
+    return kind(**same, **other)
 
 
 def comparability(here: RunEnvironment, entry: Entry) -> Compatibility:

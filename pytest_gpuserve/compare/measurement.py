@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
     from pytest_gpuserve.compare.assertions import Comparison
-    from pytest_gpuserve.compare.baseline_store import BaselineKey, BaselineStore, Workload
+    from pytest_gpuserve.compare.baseline_store import BaselineKey, BaselineStore, RunEnvironment, Workload
     from pytest_gpuserve.device import Device
-    from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.loaded import Progress
     from pytest_gpuserve.experiment.shape import LoadShape

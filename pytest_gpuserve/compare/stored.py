@@ -30,8 +30,8 @@ from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpuserve.compare.baseline_store import RunEnvironment
     from pytest_gpuserve.compare.measurement import Measurement
-    from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.measure.window import Session, Streams
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.verdict.metric import Metric

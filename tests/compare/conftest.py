@@ -18,11 +18,10 @@ from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
 from pytest_gpuserve.compare import measurement, side_by_side
 from pytest_gpuserve.compare.assertions import Comparison, Run
-from pytest_gpuserve.compare.baseline_store import BaselineStore
+from pytest_gpuserve.compare.baseline_store import BaselineStore, RunEnvironment
 from pytest_gpuserve.compare.comparison import TestComparison
 from pytest_gpuserve.compare.measurement import Bench, Policy
 from pytest_gpuserve.errors import NotInRevision
-from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.experiment.handle import ServerHandle, Starter, Target
 from pytest_gpuserve.experiment.loaded import Progress
 from pytest_gpuserve.experiment.shape import LoadShape
