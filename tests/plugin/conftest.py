@@ -32,7 +32,7 @@ APP = REPOSITORY / "tests" / "fakes" / "mosec_app.py"
 MODEL_SERVER = str(REPOSITORY / "tests" / "fakes" / "children" / "model_server.py")
 """A server that is up at once, and slow enough that loads of it cost little."""
 
-TEST = """
+SERVER = """
 import pytest
 
 # Wide enough that stored numbers of a single run of pytest let an identical build pass.
@@ -44,12 +44,18 @@ pytestmark = pytest.mark.gpuserve(
 @pytest.fixture(scope="module")
 def server(mosec_server):
     return mosec_server("app.py")
+"""
+"""The begin of a test file: tolerances, and a server."""
 
+TEST = (
+    SERVER
+    + """
 {marker}
 def test_it(server, load, baseline):
     run = load(server.post("/inference", body=b"fox", expect=b"FOX"), concurrency=8, seconds=2, warmup_seconds=0.5)
     {assertion}
 """
+)
 
 BUSY = (
     "no steady state",

@@ -12,7 +12,7 @@ from pytest_gpuserve.plugin.collection import check_markers, one_at_a_time, tole
 from pytest_gpuserve.plugin.options import Update, read_settings
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.scripted_starts import Script
-from tests.plugin.conftest import JSON, Project, says_no_traceback, text_of
+from tests.plugin.conftest import JSON, SERVER, Project, says_no_traceback, text_of
 
 # -- mistakes
 
@@ -177,15 +177,9 @@ def test_the_closest_marker_counts(pytester: pytest.Pytester) -> None:
     assert "one_at_a_time=True: the servers" in described
 
 
-TWO = """
-import pytest
-
-pytestmark = pytest.mark.gpuserve(throughput=0.1, p50=0.1, batching_ratio=0.1)
-
-@pytest.fixture(scope="module")
-def server(mosec_server):
-    return mosec_server("app.py")
-
+TWO = (
+    SERVER
+    + """
 @pytest.mark.parametrize("users", [8, *[pytest.param(users, marks=pytest.mark.gpuserve_full) for users in (16, 32)]])
 def test_it(server, load, baseline, users):
     run = load(server.post("/inference", body=b"fox", expect=b"FOX"), concurrency=users, seconds=2)
@@ -194,6 +188,7 @@ def test_it(server, load, baseline, users):
 def test_plain():
     pass
 """
+)
 
 
 def test_published_sizes_are_left_out(project: Project) -> None:

@@ -14,7 +14,7 @@ from pytest_gpuserve.plugin import terminal
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.fakes.scripted_starts import Script
 from tests.load.ticks import alike
-from tests.plugin.conftest import Project, text_of
+from tests.plugin.conftest import SERVER, Project, text_of
 from tests.support.builders import judgement
 
 EAGER = """
@@ -24,14 +24,9 @@ terminal.EVERY_SECONDS = 0
 """
 """A conftest that lets every tick be shown, and told."""
 
-THREE = """
-import pytest
-from msgspec.structs import replace
-
-@pytest.fixture(scope="module")
-def server(mosec_server):
-    return mosec_server("app.py")
-
+THREE = (
+    SERVER
+    + """
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_it(server, load, capsys, n):
     print("captured", n)
@@ -39,17 +34,11 @@ def test_it(server, load, capsys, n):
     print("more", end="")
     assert capsys.readouterr().out == f"captured {n}\\nmore"
 """
+)
 
-TWO = """
-import pytest
-from msgspec.structs import replace
-
-pytestmark = pytest.mark.gpuserve(throughput=0.1, p50=0.1, batching_ratio=0.1)
-
-@pytest.fixture(scope="module")
-def server(mosec_server):
-    return mosec_server("app.py")
-
+TWO = (
+    SERVER
+    + """
 def test_fine(server, load, baseline):
     run = load(server.post("/inference", body=b"fox", expect=b"FOX"), concurrency=4, seconds=2)
     assert run.batching_ratio >= baseline.batching_ratio
@@ -58,6 +47,7 @@ def test_slow(server, load, baseline):
     run = load(server.post("/inference", body=b"fox", expect=b"FOX"), concurrency=8, seconds=2)
     assert run.latency.p50 <= baseline.latency.p50
 """
+)
 
 TOLD = re.compile(r"^gpuserve: (test_\S+)  ((?:session|round) \d of \d)  (.*)$", re.MULTILINE)
 """A line of progress in a log: the test, the look, and the rest."""
