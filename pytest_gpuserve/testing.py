@@ -35,8 +35,8 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
     """Start a server, load it, end it, and check every report of its kind.
 
     Every answer is right. Its counts in the measured windows equal those of its model in that time, and the sent
-    requests. The parts of its cold start do not exceed the whole. It is the same workload with another interpreter.
-    After its end no process or folder is left. A machine that is too busy skips the test.
+    requests. The parts of its cold start do not exceed the whole. It can be made with another interpreter. After its
+    end no process or folder is left. A machine that is too busy skips the test.
 
     Args:
         target: A request with ``expect=...``, which the model executes as one item.
@@ -75,7 +75,7 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
 
 
 def _check_description(kind: ServerKind) -> None:
-    """The description consists of texts, and is the same in the other build of a comparison."""
+    """The description consists of texts, and the other build of a comparison is another server."""
     told = kind.workload()
     texts = [*told.items(), *kind.information().items()]
     assert all(isinstance(text, str) for pair in texts for text in pair), texts
@@ -88,7 +88,6 @@ def _check_description(kind: ServerKind) -> None:
         except NotInRevision:
             return
     assert moved != kind, "relocated() changes nothing, and does not raise NotInRevision"
-    assert moved.workload() == told, "relocated() changes the workload"
 
 
 def _check_counters(

@@ -122,7 +122,6 @@ class App:
         environment: Variables for the server on top of the inherited ones.
         python: The interpreter with the server's library, which runs it.
         distributions: Distributions whose versions are reported for an interpreter that is not the tests' own.
-        moved_from: The same app in the checkout under test; both are the same workload.
     """
 
     fixture: str
@@ -133,7 +132,6 @@ class App:
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
     distributions: tuple[str, ...] = DEFAULT_DISTRIBUTIONS
-    moved_from: App | None = None
 
     def refuse(self, names: Collection[str]) -> None:
         """Refuse arguments that the fixture sets itself.
@@ -176,8 +174,6 @@ class App:
 
     def workload(self) -> dict[str, str]:
         """Facts that a baseline must have in common with it, as text; values of variables and secrets as hashes."""
-        if self.moved_from is not None:
-            return self.moved_from.workload()
         return {
             "app": self.shown,
             "arguments": " ".join(without_secret_values(self.flags(), digest)),
@@ -222,7 +218,7 @@ class App:
                     "--against=REV moves only files of the checkout: keep the app in it",
                 ],
             )
-        return replace(moved, environment=environment, moved_from=self)
+        return replace(moved, environment=environment)
 
 
 @dataclass(frozen=True)

@@ -129,13 +129,13 @@ class ServerKind(Protocol):
         """
 
     def workload(self) -> Mapping[str, str]:
-        """Facts that a baseline must have in common with it, as text."""
+        """Facts that a baseline must have in common with it, as text; those of the checkout under test count."""
 
     def information(self) -> Mapping[str, str]:
         """Useful facts that may change, such as the hash of its source."""
 
     def relocated(self, relocation: Relocation) -> ServerKind:
-        """Make the same workload from another checkout, another interpreter's packages, or both.
+        """Make the same server from another checkout, another interpreter's packages, or both.
 
         Raises:
             NotInRevision: That checkout has no such server, or the server would be the same there.

@@ -43,7 +43,6 @@ class CommandServer(TellsNothing):
         environment: Variables on top of the inherited ones.
         python: Replacement of ``{python}``.
         default_model: The model of requests, for KServe v2 and OpenAI's API.
-        moved_from: The same server in the checkout under test; both are the same workload.
 
     Raises:
         UsageProblem: The command is empty or has no ``{port}``, or ``health`` is not a path.
@@ -57,7 +56,6 @@ class CommandServer(TellsNothing):
     counters: MetricNames | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     default_model: str = ""
-    moved_from: CommandServer | None = None
     name: str = field(default="command", init=False)
     ports: tuple[str, ...] = field(default=("http",), init=False)
 
@@ -97,8 +95,6 @@ class CommandServer(TellsNothing):
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""
-        if self.moved_from is not None:
-            return self.moved_from.workload()
         return {
             "server": self.name,
             "command": " ".join(without_secret_values(self.argv, digest)),
@@ -137,7 +133,7 @@ class CommandServer(TellsNothing):
                     '--against-python=EXE replaces {python}, where python=... is left out: ["{python}", "-m", ...]',
                 ],
             )
-        return replace(moved, environment=environment, moved_from=self)
+        return replace(moved, environment=environment)
 
     def _check_program(self, relocation: Relocation) -> None:
         """Check that the other build has its own program: a built file is not in a revision.

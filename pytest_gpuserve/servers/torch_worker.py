@@ -12,7 +12,7 @@ import msgspec
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
-from pytest_gpuserve.servers.app import App, AppServer, read_facts
+from pytest_gpuserve.servers.app import AppServer, read_facts
 from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.inside.tally import read_tally
 from pytest_gpuserve.servers.inside.torch_worker import COUNTED, FACTS_FILE, TALLY_FILE, Options
@@ -173,7 +173,7 @@ class TorchWorker(AppServer):
             "server": self.name,
             **self.app.workload(),
             "callable": self.callable,
-            "arguments": json.dumps(dict(_unmoved(self.app).arguments), sort_keys=True),
+            "arguments": json.dumps(dict(self.app.arguments), sort_keys=True),
             "weights": "" if self.weights is None else self.weights.name,
             "compile": str(self.compile),
             **self._requested(),
@@ -208,12 +208,6 @@ class TorchWorker(AppServer):
     @property
     def _backend(self) -> str:
         return self.compile_backend or DEFAULT_BACKEND
-
-
-def _unmoved(app: App) -> App:
-    while app.moved_from is not None:
-        app = app.moved_from
-    return app
 
 
 class _Facts(msgspec.Struct):

@@ -84,7 +84,6 @@ class Triton(TellsNothing):
         python: The interpreter with nvidia-pytriton and the packages of the models; not used with a server.
         server: The program of another Triton, with backends and a Python of its own; empty for the wheel's.
         cwd: Its working folder, which models may import from; None for the parent of the repository.
-        moved_from: The same server in the checkout under test; both are the same workload.
 
     Raises:
         UsageProblem: The repository or model does not exist, or the fixture sets the option itself.
@@ -101,7 +100,6 @@ class Triton(TellsNothing):
     python: str = sys.executable
     server: str = ""
     cwd: Path | None = None
-    moved_from: Triton | None = None
     name: str = field(default="triton", init=False)
     ports: tuple[str, ...] = field(default=("http", "grpc", "metrics"), init=False)
     health: str = field(default="/v2/health/ready", init=False)
@@ -152,8 +150,6 @@ class Triton(TellsNothing):
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""
-        if self.moved_from is not None:
-            return self.moved_from.workload()
         return {
             "server": self.name,
             "repository": self.shown,
@@ -207,7 +203,7 @@ class Triton(TellsNothing):
                     "--against=REV moves only tracked files: the model repository, or a package its models import",
                 ],
             )
-        return replace(moved, environment=environment, cwd=relocation.path(folder), moved_from=self)
+        return replace(moved, environment=environment, cwd=relocation.path(folder))
 
     @property
     def _repository(self) -> Repository:
