@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.load.driver import EngineSource
-    from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.wire import Objectives
+    from pytest_gpuserve.load.schedule import Objectives, Schedule
     from pytest_gpuserve.measure.window import Window
 
 

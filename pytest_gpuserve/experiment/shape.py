@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.driver import LOCAL, EngineSource, check_users
-from pytest_gpuserve.load.schedule import Closed, Schedule, Steps, Trace, is_finite, is_open
+from pytest_gpuserve.load.schedule import Closed, Objectives, Schedule, Steps, Trace, is_finite, is_open
 from pytest_gpuserve.load.tick import total
 from pytest_gpuserve.load.validity import LATE_SHARE, LATENCIES_LONG
-from pytest_gpuserve.load.wire import Objectives
 from pytest_gpuserve.measure.rounds import FEWEST_GROUPS
 from pytest_gpuserve.measure.steady import truncate
 from pytest_gpuserve.verdict.evidence import BLOCKS

@@ -1,8 +1,7 @@
 """The load generator: requests, schedules, engines, and the check of answers."""
 
 from pytest_gpuserve.load.prompt_set import LogNormal, Uniform, prompts
-from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
-from pytest_gpuserve.load.wire import Objectives
+from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Objectives, Poisson, Schedule, Steps, Trace
 
 __all__ = [
     "Burst",

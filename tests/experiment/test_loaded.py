@@ -21,9 +21,8 @@ from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.request import Request
-from pytest_gpuserve.load.schedule import Closed, Constant, Steps
+from pytest_gpuserve.load.schedule import Closed, Constant, Objectives, Steps
 from pytest_gpuserve.load.tick import Tick, together
-from pytest_gpuserve.load.wire import Objectives
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Session, Start, Streams, Window

@@ -8,9 +8,8 @@ import pytest
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.shape import WINDOW_SECONDS, LoadShape, schedule_of, windows_wanted
-from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
+from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Objectives, Poisson, Schedule, Steps, Trace
 from pytest_gpuserve.load.validity import LATENCIES_LONG
-from pytest_gpuserve.load.wire import Objectives
 from pytest_gpuserve.measure.steady import truncate
 from tests.support.builders import window
 

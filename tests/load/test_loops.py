@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine.loop import OPENING_AT_ONCE, RECONNECT_NS
 from pytest_gpuserve.load.request import NUMBER_PLACE
-from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Steps, Trace
-from pytest_gpuserve.load.wire import OPENS, Endpoint, Objectives, Plan
+from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Objectives, Poisson, Steps, Trace
+from pytest_gpuserve.load.wire import OPENS, Endpoint, Plan
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from tests.fakes.simulated_load import HOUR_NS, MS, Reply, Sent, Simulation
 from tests.load.ticks import taken
