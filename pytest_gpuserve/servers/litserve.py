@@ -145,30 +145,22 @@ def _counters_of(path: str, tallies: Sequence[tuple[_About, Path]]) -> Counters:
         [read_tally(tally) for about, tally in tallies if (about.path, about.counts) == (path, counts)]
         for counts in (EXECUTIONS, ANSWERS)
     )
-    requests = sum(reading.values["executions"] for reading in answers)
-    if requests and not executions:
+    if not executions and any(reading.values["executions"] for reading in answers):
         raise ServerFailed(
             f"litserve answers {path}, but its workers do not count its batches",
             remedies=["leave litserve.LitServer's `callbacks` and the worker's processes as they are"],
         )
-    sizes: dict[int, int] = {}
-    for reading in executions:
-        for size, count in reading.sizes.items():
-            sizes[size] = sizes.get(size, 0) + count
-    batches = sum(reading.values["executions"] for reading in executions)
-    larger = batches - sum(sizes.values())
-    return Counters(
-        items=sum(reading.values["items"] for reading in executions),
-        batches=batches,
-        batch_sizes={**{str(size): sizes[size] for size in sorted(sizes)}, **({"inf": larger} if larger > 0 else {})},
-        stages={SERVER: _time(answers), COMPUTE: _time(executions)},
-        requests=requests,
-    )
+    never = StageTime(0.0, 0)
+    found = [Counters(0, 0, stages={SERVER: never, COMPUTE: never}, requests=0)]
+    for each in executions:
+        values, stages = each.values, {COMPUTE: _time(each)}
+        found.append(Counters(values["items"], values["executions"], each.batch_sizes, stages, requests=0))
+    found += [Counters(0, 0, stages={SERVER: _time(each)}, requests=each.values["executions"]) for each in answers]
+    return added(found) or found[0]
 
 
-def _time(readings: Sequence[Counted]) -> StageTime:
-    seconds = sum(reading.values["nanoseconds"] for reading in readings) / 1e9
-    return StageTime(seconds, sum(reading.values["executions"] for reading in readings))
+def _time(reading: Counted) -> StageTime:
+    return StageTime(reading.values["nanoseconds"] / 1e9, reading.values["executions"])
 
 
 def _agreed(values: list[object]) -> object:

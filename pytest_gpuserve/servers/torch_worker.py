@@ -131,9 +131,8 @@ class TorchWorker(AppServer):
 
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; an item is a row. Counters are read from a tally, without a request."""
-        values, sizes = read_tally(site.folder / TALLY_FILE, COUNTED)
-        executions, answered = values["executions"], values["answered"]
-        larger = executions - sum(sizes.values())
+        counted = read_tally(site.folder / TALLY_FILE, COUNTED)
+        values, executions, answered = counted.values, counted.values["executions"], counted.values["answered"]
         stages = {
             SERVER: StageTime(values["server_ns"] / 1e9, answered),
             QUEUE: StageTime(values["queue_ns"] / 1e9, values["executed"]),
@@ -144,7 +143,7 @@ class TorchWorker(AppServer):
         return Counters(
             items=values["items"],
             batches=executions,
-            batch_sizes={str(rows): sizes[rows] for rows in sorted(sizes)} | ({"+Inf": larger} if larger > 0 else {}),
+            batch_sizes=counted.batch_sizes,
             stages=stages,
             requests=answered,
         )

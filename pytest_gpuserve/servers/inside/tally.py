@@ -53,6 +53,13 @@ class Counted(NamedTuple):
     values: dict[str, int]
     sizes: dict[int, int]
 
+    @property
+    def batch_sizes(self) -> dict[str, int]:
+        """Executions by size as text, ``inf`` for the missing ones."""
+        larger = self.values["executions"] - sum(self.sizes.values())
+        known = {str(size): count for size, count in self.sizes.items()}
+        return {**known, "inf": larger} if larger > 0 else known
+
 
 class Tally:
     """Counts in a new file; threads of one process may share it.
