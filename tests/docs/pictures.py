@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.docs.test_tutorials import GIT, TUTORIALS, run
+from tests.docs.test_pages import GIT, TUTORIALS, run
 from tests.fakes.noise_model import TYPICAL
 from tests.fakes.simulated import comparisons, outcome
 

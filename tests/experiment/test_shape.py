@@ -18,24 +18,12 @@ TRACE = Trace(((0.0, 0), (1.0, 2)))
 
 
 def test_different_loads_are_different_workloads() -> None:
-    """A workload differs if the server sees a difference; the measured time does not count.
-
-    Baselines that were recorded with ``concurrency=`` alone, before there were schedules, are of the same workload.
-    """
+    """A workload differs if the server sees a difference; the measured time does not count."""
     assert LoadShape(schedule_of(50, None)).workload() == {"load": "closed loop", "concurrency": "50", "starts": "2"}
-    other = Trace(((0.0, 0), (1.0, 1)))
-    schedules: list[Schedule] = [
-        Constant(5),
-        Poisson(5),
-        Poisson(5, max_in_flight=9),
-        Gamma(5, 2),
-        STEPS,
-        TRACE,
-        other,
-        Burst(5),
-    ]
+    kinds: list[Schedule] = [Constant(5), Poisson(5), Poisson(5, max_in_flight=9), Gamma(5, 2), STEPS, TRACE, Burst(5)]
     shapes = [
-        *map(LoadShape, schedules),
+        *map(LoadShape, kinds),
+        LoadShape(Trace(((0.0, 0), (1.0, 1)))),
         LoadShape(Closed(5)),
         LoadShape(Closed(5, think_seconds=0.1)),
         LoadShape(Poisson(5), seed=1),
