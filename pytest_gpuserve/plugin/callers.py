@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import sysconfig
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ def calling_file() -> Path:
 
 def located(problem: GpuserveError) -> str:
     """Text of an error, with the line of the user's code that led to it."""
-    others = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<")
+    others = (str(Path(__file__).parents[1]), str(Path(os.__file__).parent), "<")
     for frame, line in reversed(list(traceback.walk_tb(problem.__traceback__))):
         name = frame.f_code.co_filename
         if not name.startswith(others) and "site-packages" not in name and not _hides(frame):

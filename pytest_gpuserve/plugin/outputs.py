@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import traceback
-from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import pytest
 
@@ -48,8 +47,7 @@ _FILES: Final = (
 _NAMES: Final = {Form.JSON: "results", Form.HTML: "report"}
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """A file to write.
 
     Args:
@@ -112,8 +110,7 @@ def clear_outputs(outputs: Iterable[Output]) -> None:
             raise pytest.UsageError(f"{output.flag}: an older one cannot be removed: {problem}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """Result of writing the files.
 
     Args:

@@ -24,7 +24,7 @@ from tests.plugin.conftest import JSON, Project, says_no_traceback, text_of
 HEAVY = ("torch", "numpy", "httptools", "transformers", "mosec", "pynvml", "rich", "msgspec", "psutil")
 
 
-IMPORTED = 26
+IMPORTED = 14
 """Modules and folders of ours that every run of pytest imports."""
 
 
