@@ -54,11 +54,9 @@ def words(what: str, given: object) -> tuple[str, ...]:
     Raises:
         UsageProblem: The value is a single text, or an item is not a text.
     """
-    if isinstance(given, str):
-        listed = repr(without_secret_values(given.split()))
-        raise UsageProblem(f"{what} takes a list of texts, not one text", remedies=[f"such as {listed}"])
-    if isinstance(given, (bytes, Mapping)) or not isinstance(given, Iterable):
-        raise UsageProblem(f"{what} takes a list of texts", found=f"a {type(given).__name__}")
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        remedies = [f"such as {without_secret_values(given.split())!r}"] if isinstance(given, str) else []
+        raise UsageProblem(f"{what} takes a list of texts", found=f"a {type(given).__name__}", remedies=remedies)
     found = []
     for word in given:
         text = fspath(word) if isinstance(word, PurePath) else word

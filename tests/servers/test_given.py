@@ -54,7 +54,7 @@ SECRET = "hf_abcdefghijkl"
         ("remote", {"ca_file": "ca.pem"}, "only with TLS"),
         ("remote", {"grpc_port": "8001"}, "not '8001'"),
         ("remote", {"metrics_port": 1 << 16}, "not 65536"),
-        *(("triton", {name: "docker"}, "not one text") for name in ("models", "args")),
+        *(("triton", {name: "docker"}, "a str") for name in ("models", "args")),
         ("torch_worker", {"args": ["--width=64"]}, "keyword arguments"),
         ("pytriton", {"model": ""}, "model= is empty"),
     ],
