@@ -50,7 +50,7 @@ def find_base(top: Path, path: Path, is_same: Callable[[bytes], bool]) -> str:
     place, checkout = path.resolve(), top.resolve()
     if not place.is_relative_to(checkout):
         raise NotInGit(f"{path} is not in the checkout", looked=[str(top)])
-    name = place.relative_to(checkout).as_posix()
+    name, here = place.relative_to(checkout).as_posix(), shlex.quote(str(top))
 
     def has(commit: str, name: str) -> bool:
         version = _known(checkout, "cat-file", "blob", f"{commit}:{name}")
@@ -59,18 +59,20 @@ def find_base(top: Path, path: Path, is_same: Callable[[bytes], bool]) -> str:
             raise GpuserveError(
                 "git does not read a version of a baseline file",
                 looked=[f"{commit}:{name}"],
-                remedies=[f"git says what is missing: `git -C {shlex.quote(str(top))} cat-file -p {what}`"],
+                remedies=[f"git says what is missing: `git -C {here} cat-file -p {what}`"],
             )
         return version is not None and is_same(os.fsencode(version))
 
     head = git_text(checkout, "rev-parse", "--verify", "--quiet", "HEAD") or "HEAD"
     if not has(head, name):
-        if _known(checkout, "cat-file", "blob", f"{head}:{name}") is None and _is_ignored(checkout, name):
+        is_new = _known(checkout, "cat-file", "blob", f"{head}:{name}") is None
+        if is_new and query_git(checkout, "check-ignore", "--quiet", "--", name).done:
             raise NotInGit(f"git ignores {path}", looked=[str(top)])
+        commits = f"git -C {here} add -- {shlex.quote(name)} && git -C {here} commit"
         raise NotCommitted(
             "the baseline entry is not committed yet, so it has no base commit",
             looked=[str(path)],
-            remedies=[f"commit it, together with the code that it belongs to: {committing(top, name)}"],
+            remedies=[f"commit it, together with the code that it belongs to: `{commits}`"],
         )
     start = head
     while True:
@@ -92,20 +94,10 @@ def find_base(top: Path, path: Path, is_same: Callable[[bytes], bool]) -> str:
     return commit
 
 
-def committing(top: Path, name: str) -> str:
-    """Command that commits a file, tracked or not, with the staged changes."""
-    here = shlex.quote(str(top))
-    return f"`git -C {here} add -- {shlex.quote(name)} && git -C {here} commit`"
-
-
 @cache
 def _known(top: Path, *arguments: str) -> str | None:
     """Output of a git command on commits by their hashes, cached for other entries of the file."""
     return git_text(top, *arguments)
-
-
-def _is_ignored(top: Path, name: str) -> bool:
-    return query_git(top, "check-ignore", "--quiet", "--", name).done
 
 
 def _parents(top: Path, commit: str) -> list[str]:
