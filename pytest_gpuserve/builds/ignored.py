@@ -42,8 +42,8 @@ class Rules:
 
     Args:
         patterns: Values of the ini setting ``gpuserve_base_files``, after `CACHES` and `BUILT`. ``!PATTERN`` leaves
-            out. A pattern with a slash matches the path from the top of the checkout, any other a name. A slash at its
-            end restricts it to folders.
+            out. A pattern with a slash, except at its end, matches the path from the top of the checkout, any other a
+            name.
     """
 
     patterns: tuple[str, ...]
@@ -59,7 +59,7 @@ class Rules:
         parts = name.split("/")
         for depth in range(1, len(parts) + 1):
             path = "/".join(parts[:depth])
-            said = self._said(path, is_folder=depth < len(parts) or (top / path).is_dir())
+            said = self._said(path)
             if said is None and _is_environment(top / path):
                 said = False
             wanted = wanted if said is None else said
@@ -74,16 +74,14 @@ class Rules:
                 return True
         return False
 
-    def _said(self, path: str, *, is_folder: bool) -> bool | None:
+    def _said(self, path: str) -> bool | None:
         for pattern in (*reversed(self.patterns), *(f"!{each}" for each in (*CACHES, *BUILT))):
-            if _matches(pattern.removeprefix("!"), path, is_folder=is_folder):
+            if _matches(pattern.removeprefix("!"), path):
                 return not pattern.startswith("!")
         return None
 
 
-def _matches(pattern: str, path: str, *, is_folder: bool) -> bool:
-    if pattern.endswith("/") and not is_folder:
-        return False
+def _matches(pattern: str, path: str) -> bool:
     pattern = pattern.rstrip("/")
     return fnmatchcase(path, pattern.lstrip("/")) if "/" in pattern else fnmatchcase(path.rpartition("/")[2], pattern)
 
