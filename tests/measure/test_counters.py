@@ -34,16 +34,12 @@ def of(latencies_ns: list[int]) -> Histogram:
     return Histogram(dict(Counter(map(bucket_of, latencies_ns))))
 
 
-def nearest_rank(values: list[int], q: float) -> int:
-    """The smallest value with at least ``q`` of all at or below it, by exact arithmetic."""
-    return sorted(values)[math.ceil(Fraction(str(q)) * len(values)) - 1]
-
-
 @given(latencies=LATENCIES_NS, q=QUANTILES)
 @example(latencies=list(range(1, 101)), q=0.99)
 def test_a_quantile_is_within_half_a_per_mille_of_the_exact_one(latencies: list[int], q: float) -> None:
     """The nearest-rank quantile is off by 0.05 % at most, at any latency from 1 ns to a day."""
-    exact = nearest_rank(latencies, q) * 1e-9
+    rank = math.ceil(Fraction(str(q)) * len(latencies))
+    exact = sorted(latencies)[rank - 1] * 1e-9
     assert of(latencies).quantile(q) == pytest.approx(exact, rel=0.0005 + 1e-9)
 
 

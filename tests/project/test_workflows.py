@@ -230,16 +230,12 @@ def _shell(script: str, environment: dict[str, str], folder: Path = ROOT) -> str
     return done.stdout.decode()
 
 
-def _found(program: str) -> str | None:
-    """The place of a program: beside the interpreter, or on the PATH."""
-    return shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
-
-
 @pytest.mark.parametrize("linter", ["actionlint", "zizmor --offline"])
 def test_linters_have_nothing_to_say(linter: str, tmp_path: Path) -> None:
     """Expressions, contexts, events and shell scripts are valid to GitHub, and open no known hole."""
     name, *arguments = linter.split()
-    program = _found(name)
+    beside = str(Path(sys.executable).parent)
+    program = shutil.which(name, path=beside) or shutil.which(name)
     if program is None:
         pytest.skip(f"needs {name}")
     # The one knows workflows alone.

@@ -28,7 +28,6 @@ from pytest_gpuserve.verdict.evidence import (
     default_prior,
     first_look,
     learn_prior,
-    look_index,
     paired_evidence,
     paired_limit,
 )
@@ -337,9 +336,3 @@ def test_the_planned_looks_have_the_published_levels() -> None:
     assert per_thousand[0] == pytest.approx([12.89, 10.73, 11.14, 10.91, 11.18, 11.11, 12.17, 12.19, 12.49])
     assert per_thousand[1] == pytest.approx([6.33, 4.75, 5.06, 5.04, 4.96, 5.31, 5.74, 5.31, 6.05])
     assert len(LEVELS) == len(LOOKS)
-
-
-def test_a_look_is_due_at_its_place_alone() -> None:
-    """Looks are due after half a first round, and after whole rounds."""
-    assert [look_index(rounds, blocks) for rounds, blocks in LOOKS] == list(range(9))
-    assert [look_index(1, 4), look_index(2, 3), look_index(9, 6)] == [None, None, None]

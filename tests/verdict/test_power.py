@@ -68,9 +68,7 @@ WINDOWS_SLOWED: Final = 88
 """Median time to a verdict where the cost may grow by 5 %, of identical builds and of 5 % slower ones."""
 
 
-def of_each_noise() -> pytest.MarkDecorator:
-    """Run a test on each machine."""
-    return pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)
+OF_EACH_NOISE = pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)
 
 
 def share(flags: Sequence[bool]) -> float:
@@ -79,7 +77,7 @@ def share(flags: Sequence[bool]) -> float:
 
 
 @short_and_long(500, 20_000)
-@of_each_noise()
+@OF_EACH_NOISE
 @pytest.mark.parametrize(("question", "alpha"), [("claim", 0.025), ("pass", 0.05)])
 def test_all_looks_together_keep_the_level(noise: Noise, count: int, question: str, alpha: float) -> None:
     """A change exactly on the line of a question is answered wrongly at any look in alpha +- .01 of comparisons.
@@ -102,7 +100,7 @@ def test_all_looks_together_keep_the_level(noise: Noise, count: int, question: s
 
 
 @short_and_long(300, 20_000)
-@of_each_noise()
+@OF_EACH_NOISE
 @pytest.mark.parametrize("growth", [Growth(0.05), Growth(0.03)])
 def test_the_published_table(noise: Noise, count: int, growth: Growth) -> None:
     """Slowdowns are found as often as published, false alarms and wrong passes are rare, and it takes as long.
@@ -138,7 +136,7 @@ def test_the_published_table(noise: Noise, count: int, growth: Growth) -> None:
 
 
 @short_and_long(200, 5_000)
-@of_each_noise()
+@OF_EACH_NOISE
 @pytest.mark.parametrize("start_windows", [2, 6, 20])
 def test_a_first_round_that_ends_early_saves_time_and_costs_no_power(
     noise: Noise, start_windows: int, count: int
@@ -181,7 +179,7 @@ def test_starts_that_differ_more_than_is_believed(noise: Noise, most: float, cou
 
 
 @short_and_long(200, 5_000)
-@of_each_noise()
+@OF_EACH_NOISE
 @pytest.mark.parametrize(("sessions", "past"), [(1, 0), (3, 0), (0, 1), (0, 4), (3, 2)])
 def test_a_little_history_errs_no_more_and_saves_a_round(noise: Noise, sessions: int, past: int, count: int) -> None:
     """With 1 to 5 degrees of freedom at most 5 of 100 pass at the edge, and 1 of 300 identical builds is REGRESSED.
@@ -203,7 +201,7 @@ def test_a_little_history_errs_no_more_and_saves_a_round(noise: Noise, sessions:
 
 
 @short_and_long(150, 6_000)
-@of_each_noise()
+@OF_EACH_NOISE
 @pytest.mark.parametrize(("made", "median_windows"), [(comparisons, 88), (by_default, 132)])
 def test_a_fixed_level_finds_what_is_slower_and_nothing_else(
     noise: Noise, made: Callable[[Noise, int], Sequence[Comparison]], median_windows: int, count: int
