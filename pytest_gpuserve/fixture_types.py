@@ -22,13 +22,13 @@ class Load:
     """Type of the ``load`` fixture.
 
     Args:
-        gate: Comparison of the test, which ``load`` and ``duel`` share.
+        comparison: The comparisons of the test, which ``load`` and ``duel`` share.
         telemetry: Samples the GPU while servers are loaded.
         engine: Source of the load engines.
     """
 
-    def __init__(self, gate: TestComparison, telemetry: TelemetrySource, engine: EngineSource) -> None:
-        self._gate = gate
+    def __init__(self, comparison: TestComparison, telemetry: TelemetrySource, engine: EngineSource) -> None:
+        self._comparison = comparison
         self._telemetry = telemetry
         self._engine = engine
 
@@ -107,14 +107,14 @@ class Load:
             goodput=goodput,
             source=self._engine,
         )
-        return self._gate.measure(replace(target, telemetry_source=self._telemetry), shape, name)
+        return self._comparison.measure(replace(target, telemetry_source=self._telemetry), shape, name)
 
 
 class MakeDuel:
     """Type of the ``duel`` fixture; made as ``Load`` is."""
 
-    def __init__(self, gate: TestComparison, telemetry: TelemetrySource, engine: EngineSource) -> None:
-        self._gate = gate
+    def __init__(self, comparison: TestComparison, telemetry: TelemetrySource, engine: EngineSource) -> None:
+        self._comparison = comparison
         self._telemetry = telemetry
         self._engine = engine
 
@@ -177,4 +177,4 @@ class MakeDuel:
             source=self._engine,
         )
         target, opponent = (replace(each, telemetry_source=self._telemetry) for each in (target, opponent))
-        return self._gate.duel(target, opponent, shape, name)
+        return self._comparison.duel(target, opponent, shape, name)

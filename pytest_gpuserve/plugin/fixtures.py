@@ -69,33 +69,33 @@ def artifacts(_gpuserve_session: GateSession) -> Path:
 
 
 @pytest.fixture
-def _gpuserve_judge(
+def _gpuserve_comparison(
     request: pytest.FixtureRequest, _gpuserve_measuring: GateSession
 ) -> Generator[TestComparison, None, None]:
-    """The judge of a test, which ``load`` and ``duel`` share; it ends the test's servers."""
-    judge = _gpuserve_measuring.begin_test(request.node)
+    """The comparison of a test, which ``load`` and ``duel`` share; it ends the test's servers."""
+    comparison = _gpuserve_measuring.begin_test(request.node)
     try:
-        yield judge
+        yield comparison
     finally:
-        _gpuserve_measuring.end_test(judge)
+        _gpuserve_measuring.end_test(comparison)
 
 
 @pytest.fixture
-def load(_gpuserve_judge: TestComparison, _gpuserve_measuring: GateSession) -> Load:
+def load(_gpuserve_comparison: TestComparison, _gpuserve_measuring: GateSession) -> Load:
     """Load a server and return a run; see ``Load``."""
     from pytest_gpuserve.fixture_types import Load
 
     equipment = _gpuserve_measuring.equipment
-    return Load(_gpuserve_judge, equipment.telemetry_source(), equipment.engine_source())
+    return Load(_gpuserve_comparison, equipment.telemetry_source(), equipment.engine_source())
 
 
 @pytest.fixture
-def duel(_gpuserve_judge: TestComparison, _gpuserve_measuring: GateSession) -> MakeDuel:
+def duel(_gpuserve_comparison: TestComparison, _gpuserve_measuring: GateSession) -> MakeDuel:
     """Load two servers side by side; see ``MakeDuel``."""
     from pytest_gpuserve.fixture_types import MakeDuel
 
     equipment = _gpuserve_measuring.equipment
-    return MakeDuel(_gpuserve_judge, equipment.telemetry_source(), equipment.engine_source())
+    return MakeDuel(_gpuserve_comparison, equipment.telemetry_source(), equipment.engine_source())
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ class GateSession:
         self._written = Written()
         self._goes_on = False
         self._notes: list[str] = []
-        self._gates: dict[str, TestComparison] = {}
+        self._comparisons: dict[str, TestComparison] = {}
         self._told: set[tuple[str, str]] = set()
         self._progress = ProgressLines(session.config)
         self._starts = SharedStarts(self._outcomes.joined)
@@ -119,10 +119,10 @@ class GateSession:
     # -- for the fixtures
 
     def begin_test(self, item: pytest.Item) -> TestComparison:
-        """Make the gate of a test; a repeated test continues with its sessions."""
+        """Make the comparison of a test; a repeated test continues with its sessions."""
         settings, device = self.settings, self.here.device
         self._progress.begin(item.nodeid)
-        gate = TestComparison(
+        comparison = TestComparison(
             item.nodeid,
             bench=self._bench,
             policy=Policy(
@@ -140,23 +140,23 @@ class GateSession:
                 tolerances=tolerances(item, device.name),
             ),
             may_wait=self.laps.may_wait,
-            earlier=self._gates.get(item.nodeid),
+            earlier=self._comparisons.get(item.nodeid),
             on_look=self._progress.look,
         )
-        self._gates[item.nodeid] = gate
-        return gate
+        self._comparisons[item.nodeid] = comparison
+        return comparison
 
-    def end_test(self, gate: TestComparison) -> None:
+    def end_test(self, comparison: TestComparison) -> None:
         """End the loads of a test, and its servers unless the next test uses them.
 
         Unreported problems fail the test, including shutdown problems of earlier tests.
         """
         try:
-            gate.close()
+            comparison.close()
         finally:
             if not self._goes_on:
                 self._starts.end()
-        _fail_invalid(self._untold_problems(gate))
+        _fail_invalid(self._untold_problems(comparison))
 
     def shown_path(self, path: Path) -> str:
         """Name of a file in baselines: relative to the project, or only its name if it is outside.
@@ -169,27 +169,27 @@ class GateSession:
     # -- of all tests
 
     def _settled(self, item: pytest.Item) -> None:
-        gate = self._gates.get(item.nodeid)
-        if gate is not None:
-            gate.waits = False
+        comparison = self._comparisons.get(item.nodeid)
+        if comparison is not None:
+            comparison.waits = False
 
     def _untold_problems(self, own: TestComparison | None = None) -> list[str]:
         """Unreported problems, each once: those of a test that ends, and late ones of earlier tests."""
         found = []
-        for nodeid, gate in self._gates.items():
-            if gate.waits:
+        for nodeid, comparison in self._comparisons.items():
+            if comparison.waits:
                 # A repeated test is INVALID in its repeat.
                 continue
-            for problem in gate.unjudged_problems():
+            for problem in comparison.unjudged_problems():
                 if (nodeid, problem) not in self._told:
                     self._told.add((nodeid, problem))
-                    found.append(problem if gate is own else f"{nodeid}: {problem}")
+                    found.append(problem if comparison is own else f"{nodeid}: {problem}")
         return found
 
     def _loads(self, nodeid: str) -> list[RunResult]:
         """Loads of a test, for reports."""
-        gate = self._gates.get(nodeid)
-        return [] if gate is None else [measurement.result() for measurement in gate.measurements]
+        comparison = self._comparisons.get(nodeid)
+        return [] if comparison is None else [measurement.result() for measurement in comparison.measurements]
 
     @property
     def _baselines(self) -> str:
@@ -265,21 +265,21 @@ class GateSession:
             pytest.skip("not decided yet: it goes on when its servers are started again")
         except pytest.skip.Exception:
             # Findings of the test so far must not be hidden by the missing verdict.
-            _fail_unheld(self._gates.get(pyfuncitem.nodeid))
+            _fail_unheld(self._comparisons.get(pyfuncitem.nodeid))
             raise
-        gate = self._gates.get(pyfuncitem.nodeid)
-        if gate is None or gate.waits:
+        comparison = self._comparisons.get(pyfuncitem.nodeid)
+        if comparison is None or comparison.waits:
             return result
-        _fail_unheld(gate)
-        if gate.skip_reason():
-            pytest.skip(gate.skip_reason())
+        _fail_unheld(comparison)
+        if comparison.skip_reason():
+            pytest.skip(comparison.skip_reason())
         return result
 
     def pytest_assertrepr_compare(self, left: object, right: object) -> list[str] | None:
         """Explain a failed comparison, headline first; None if it is not one of ours."""
         if not isinstance(left, (Measured, Ratio)) or not isinstance(right, (Reference, int, float)):
             return None
-        loads = (measurement for gate in self._gates.values() for measurement in gate.measurements)
+        loads = (measurement for comparison in self._comparisons.values() for measurement in comparison.measurements)
         measurement = next((measurement for measurement in loads if measurement.run is left.run), None)
         if measurement is None:
             return None
@@ -312,10 +312,10 @@ class GateSession:
         nodeid = item.nodeid
         self._outcomes.keep(nodeid, report)
         report.user_properties += properties(with_texts(load, masked) for load in self._loads(nodeid))
-        gate = self._gates.get(nodeid)
-        if gate is not None and report.when == "teardown" and self._outcomes.passed(nodeid):
+        comparison = self._comparisons.get(nodeid)
+        if comparison is not None and report.when == "teardown" and self._outcomes.passed(nodeid):
             try:
-                self._notes.extend(gate.record())
+                self._notes.extend(comparison.record())
             except BaselineUnusable as problem:
                 report.outcome = "failed"
                 report.longrepr = str(problem)
@@ -332,8 +332,8 @@ class GateSession:
 
     def pytest_keyboard_interrupt(self) -> None:
         """Show the state of the interrupted test, and that it decides nothing."""
-        for nodeid, gate in self._gates.items():
-            for measurement in gate.measurements:
+        for nodeid, comparison in self._comparisons.items():
+            for measurement in comparison.measurements:
                 if measurement.interrupted:
                     self._outcomes.interrupt(nodeid)
                     self._notes.append(f"{nodeid}: {measurement.so_far()}")
@@ -356,7 +356,8 @@ class GateSession:
     def _settle_undecided(self, session: pytest.Session) -> None:
         """Report tests that wait, and problems at the end of running servers; neither lets a run pass."""
         self._starts.end()
-        undecided, late = [nodeid for nodeid, gate in self._gates.items() if gate.waits], self._untold_problems()
+        undecided = [nodeid for nodeid, comparison in self._comparisons.items() if comparison.waits]
+        late = self._untold_problems()
         for nodeid in undecided:
             self._outcomes.interrupt(nodeid)
             self._note(f"{nodeid}: not decided when the run ended; another run continues it")
@@ -370,12 +371,12 @@ class GateSession:
         if not all_was_run(session):
             return
         baselines, used = self.equipment.baseline_store, dict[Path, set[str]]()
-        for gate in self._gates.values():
-            for measurement in gate.measurements:
+        for comparison in self._comparisons.values():
+            for measurement in comparison.measurements:
                 used.setdefault(measurement.baseline_key.path, set()).add(measurement.baseline_key.entry)
         # A test that was skipped before it measured, or left out, leaves its file undecided.
         for item in all_tests(session):
-            ran = self._gates.get(item.nodeid)
+            ran = self._comparisons.get(item.nodeid)
             if measures(item) and (ran is None or not ran.measurements):
                 used.pop(baselines.key_of(item.nodeid, "").path, None)
         try:
@@ -403,8 +404,8 @@ class GateSession:
             stack.callback(self.equipment.close)
             stack.callback(self._starts.end)
             # First, because after Ctrl-C a comparison's servers may still be up, and are watched to their end.
-            for gate in self._gates.values():
-                stack.callback(gate.close)
+            for comparison in self._comparisons.values():
+                stack.callback(comparison.close)
 
 
 def _fail_invalid(problems: Sequence[str]) -> None:
@@ -412,7 +413,7 @@ def _fail_invalid(problems: Sequence[str]) -> None:
         pytest.fail(masked("\n".join([NOTHING_CONCLUDED, *problems])), pytrace=False)
 
 
-def _fail_unheld(gate: TestComparison | None) -> None:
-    unheld = [] if gate is None else [headline(judgement) for judgement in gate.unheld]
+def _fail_unheld(comparison: TestComparison | None) -> None:
+    unheld = [] if comparison is None else [headline(judgement) for judgement in comparison.unheld]
     if unheld:
         pytest.fail("\n".join(["a comparison does not hold, but nothing asserted it", *unheld]), pytrace=False)
