@@ -8,9 +8,10 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -20,10 +21,6 @@ from pytest_gpuserve.process import ports as module
 from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.ports import claimed_ports, free_port, port_owner
 from tests.fakes.children.toolkit import SAFETY_SECONDS, alive, child, eventually, program, report
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from multiprocessing.queues import Queue
 
 
 def test_the_child_gets_its_arguments_environment_and_folder(tmp_path: Path) -> None:

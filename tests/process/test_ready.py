@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import time
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from pytest_gpuserve.process.ports import claimed_ports, free_port
 from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.units import Deadline
 from tests.fakes.children.toolkit import SAFETY_SECONDS, child, eventually, program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def long() -> Deadline:

@@ -252,16 +252,6 @@ def test_f_tails_agree_with_an_independent_implementation(f: float, df1: float, 
     assert f_upper_tail(f, df1, df2) == pytest.approx(tail, rel=1e-11, abs=0)
 
 
-@pytest.mark.parametrize("df", [0.5, 3.0, 1e5])
-def test_far_out_there_is_no_overflow(df: float) -> None:
-    """The largest floats and infinity have tails between 0 and 1 that order as they must."""
-    assert t_upper_tail(math.inf, df) == 0
-    assert t_upper_tail(-math.inf, df) == 1
-    assert 0 <= t_upper_tail(1e308, df) < 1e-150
-    assert t_upper_tail(-1e308, df) == 1
-    assert t_upper_tail(1e-308, df) == pytest.approx(0.5)
-
-
 def test_extremes_are_certain() -> None:
     """F of 0 and of infinity have the tails 1 and 0; a tiny share with nearly no freedom gives infinity."""
     assert [f_upper_tail(f, 2, 3) for f in (0, 1e-300, math.inf)] == [1, 1, 0]
