@@ -24,7 +24,6 @@ from pytest_gpuserve.load.validity import (
     lost_in_mid_load,
     reasons,
     request_errors,
-    share_reasons,
 )
 from pytest_gpuserve.load.wire import OPENS, Plan
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
@@ -439,7 +438,7 @@ class LoadedServer:
         death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
         if death is not None:
             self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
-        whole = reasons(
+        found = reasons(
             totals,
             schedule=schedule,
             processes=shape.processes,
@@ -447,10 +446,9 @@ class LoadedServer:
             allowed_errors=shape.allowed_errors,
             late_share=shape.late_share,
             course=[tick.under_way for tick in ticks if tick.due],
+            workers=shares(ticks),
         )
-        each = share_reasons(shares(ticks), schedule, among=cores, late_share=shape.late_share)
-        found = [self._shown(reason) for reason in (*whole, *each)]
-        for reason in found:
+        for reason in map(self._shown, found):
             (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(reason)
         if not shape.finite:
             half = len(windows) // 2

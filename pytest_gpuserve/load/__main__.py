@@ -20,7 +20,7 @@ from pytest_gpuserve.load.driver import LOCAL, Engines, EngineSource
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, is_open
 from pytest_gpuserve.load.tick import Tick, shares
-from pytest_gpuserve.load.validity import lost_in_mid_load, one_line, reasons, share_reasons
+from pytest_gpuserve.load.validity import lost_in_mid_load, one_line, reasons
 from pytest_gpuserve.load.wire import Plan, endpoint_of
 from pytest_gpuserve.measure.histogram import is_quantile_known
 from pytest_gpuserve.measure.window import Streams
@@ -105,8 +105,8 @@ def run_load(
         cores=cores,
         allowed_errors=allowed_errors,
         course=course,
+        workers=of_each,
     )
-    found += share_reasons(of_each, plan.schedule, among=cores)
     return LoadOutcome(totals, tuple(found))
 
 

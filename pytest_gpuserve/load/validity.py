@@ -85,6 +85,7 @@ def reasons(
     allowed_errors: float = 0.0,
     late_share: float = LATE_SHARE,
     course: Sequence[int] = (),
+    workers: Mapping[str, Tick] | None = None,
 ) -> tuple[Reason, ...]:
     """Return reasons why a measurement proves nothing; empty if it is valid.
 
@@ -96,6 +97,7 @@ def reasons(
         allowed_errors: Share of the requests that may fail.
         late_share: Share that the client may add.
         course: Requests in flight at the end of each tick with due requests, oldest first.
+        workers: Sum of each worker, by name.
     """
     at_once = processes if cores is None else min(processes, cores)
     failed = list(request_errors(totals, allowed_errors))
@@ -107,7 +109,8 @@ def reasons(
     if is_open(schedule):
         found += [] if late else _late_tail(totals, late_share)
         found += [*_rate(totals), *_growing(totals, schedule, course)]
-    return (*found, *_in_flight(totals, schedule), *_without_connection(totals, schedule))
+    found += [*_in_flight(totals, schedule), *_without_connection(totals, schedule)]
+    return (*found, *_of_workers(workers or {}, schedule, cores, late_share))
 
 
 def disturbances(
@@ -309,33 +312,22 @@ def _engines(processes: int) -> str:
     return "the load engine" if processes == 1 else f"each of the {processes} load engines"
 
 
-def share_reasons(
-    found: Mapping[str, Tick], schedule: Schedule, *, among: int | None = None, late_share: float = LATE_SHARE
-) -> tuple[Reason, ...]:
-    """Return reasons why workers, by name, make a load prove nothing: saturated, late, behind, or never answered.
+def _of_workers(
+    workers: Mapping[str, Tick], schedule: Schedule, cores: int | None, late_share: float
+) -> Iterator[Reason]:
+    """Reasons of single workers, which the whole may hide: saturated, late, behind, or never answered.
 
     Ray places only as many workers on a node as it has logical CPUs. If a node was started with more of them than
     cores, workers that wait for a core look idle here.
-
-    Args:
-        found: Sum of each worker.
-        schedule: The load that they shared.
-        among: Cores that they share; None for one each. If workers outnumber the cores, none of them can show a
-            saturated core by itself; that shows in the whole.
-        late_share: Share that each may add.
     """
-    found_reasons: list[Reason] = []
-    for name, totals in found.items():
-        if not (totals.sent or totals.due or totals.error_count or totals.opening):
-            # With a few requests over many workers some get none.
-            continue
-        kinds = OF_A_WORKER - ({ReasonKind.CLIENT_SATURATED} if among is not None and among < len(found) else set())
-        found_reasons += [
-            reason.of(name)
-            for reason in reasons(totals, schedule=schedule, processes=1, allowed_errors=_ANY, late_share=late_share)
-            if reason.kind in kinds
-        ]
-    return tuple(found_reasons)
+    # If workers outnumber the cores that they share, none of them can show a saturated core by itself.
+    shares_cores = cores is not None and cores < len(workers)
+    kinds = OF_A_WORKER - ({ReasonKind.CLIENT_SATURATED} if shares_cores else set())
+    for name, totals in workers.items():
+        # With a few requests over many workers some get none.
+        if totals.sent or totals.due or totals.error_count or totals.opening:
+            found = reasons(totals, schedule=schedule, processes=1, allowed_errors=_ANY, late_share=late_share)
+            yield from (reason.of(name) for reason in found if reason.kind in kinds)
 
 
 def lost_in_mid_load(problem: LoadFailed) -> Reason:

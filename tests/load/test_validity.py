@@ -20,12 +20,11 @@ from pytest_gpuserve.load.validity import (
     late_share_within,
     one_line,
     reasons,
-    share_reasons,
 )
 from pytest_gpuserve.load.wire import BEAT_NS
 from pytest_gpuserve.measure.histogram import Histogram, merge
 from pytest_gpuserve.measure.window import Streams
-from pytest_gpuserve.verdict.reason import ReasonKind
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from tests.load.ticks import TICK_NS, alike, tick_of
 
 SECOND = 10**9
@@ -364,13 +363,19 @@ def of_worker(number: int = 0, *, requests: int = 100, lag_ms: float = 0.01, cpu
     )
 
 
+def of_workers(ticks: list[Tick], schedule: Schedule, cores: int | None = None) -> list[Reason]:
+    """Reasons that name a worker."""
+    found = reasons(total(ticks), schedule=schedule, processes=2, cores=cores, workers=shares(ticks))
+    return [reason for reason in found if reason.about]
+
+
 def test_one_late_worker_of_many_is_named() -> None:
     """The p99 of all workers together hides one of two hundred that is late; its own does not."""
     good = {f"engine {place}": of_worker() for place in range(199)}
     ticks = [together({**good, "engine 199": of_worker(lag_ms=20)})]
     schedule = Constant(rate=200_000)
     assert reasons(total(ticks), schedule=schedule, processes=200) == ()
-    (told,) = share_reasons(shares(ticks), schedule)
+    (told,) = of_workers(ticks, schedule)
     assert told.kind is LATE
     assert told.text.startswith("engine 199: client late")
 
@@ -398,7 +403,7 @@ IDLE = Tick(0, 0, TICK_NS, cpu_ns=1_000_000)
 )
 def test_one_worker_that_does_not_do_its_share_is_named(one: Tick, expected: list[ReasonKind]) -> None:
     """The reason names one of two workers."""
-    told = share_reasons(shares([together({"a": of_worker(cpu_share=0.05), "b": one})]), Closed(8))
+    told = of_workers([together({"a": of_worker(cpu_share=0.05), "b": one})], Closed(8))
     assert [reason.kind for reason in told] == expected
     assert all(reason.text.startswith("b:") for reason in told)
 
@@ -406,8 +411,8 @@ def test_one_worker_that_does_not_do_its_share_is_named(one: Tick, expected: lis
 def test_workers_that_share_this_host_are_judged_as_a_whole_and_not_twice() -> None:
     """A short time with a core to itself does not count."""
     ticks = [together({name: of_worker(cpu_share=0.95 if name == "a" else 0.1) for name in "abcd"})]
-    assert share_reasons(shares(ticks), Closed(8), among=2) == ()
-    assert share_reasons(shares(ticks), Closed(8), among=4)
+    assert of_workers(ticks, Closed(8), cores=2) == []
+    assert of_workers(ticks, Closed(8), cores=4)
 
 
 @given(st.lists(st.lists(st.integers(0, 50), min_size=3, max_size=3), min_size=1, max_size=4))
