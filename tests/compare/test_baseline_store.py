@@ -11,7 +11,6 @@ from pytest_gpuserve.compare.baseline_store import (
     BaselineKey,
     BaselineStore,
     Workload,
-    differences,
 )
 from pytest_gpuserve.store.baseline import Stored
 from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
@@ -137,12 +136,3 @@ def test_removing_entries_leaves_the_others(folder: Path) -> None:
         baseline_store.remove(first.path, [first.entry])
     assert baseline_store.find(first) is None
     assert not first.path.exists()
-
-
-def test_differences_name_both_sides() -> None:
-    """Differences name both values, and an absent value differs from the word for it."""
-    assert differences({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "nothing"}) == [
-        "b: baseline has '2', this run has '4'",
-        "c: baseline has '3', this run has nothing",
-        "d: baseline has nothing, this run has 'nothing'",
-    ]
