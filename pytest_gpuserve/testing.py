@@ -65,12 +65,12 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
     if not start.windows:
         pytest.skip(f"the machine is too busy: {load.problems}")
     if executed is None:
-        assert start.counters is None, "the server counts, but the model's own notes are missing"
+        assert start.total.counters is None, "the server counts, but the model's own notes are missing"
     else:
         readings = [(each.before, each.after) for each in load.measured if each.before and each.after]
-        assert start.counters is not None, "read_counters() returns None"
+        assert start.total.counters is not None, "read_counters() returns None"
         assert len(readings) == len(start.windows)
-        _check_counters(start.counters, start.requests, readings, executed)
+        _check_counters(start.total.counters, start.total.requests, readings, executed)
     return start
 
 

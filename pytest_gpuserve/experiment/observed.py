@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
+import statistics
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -131,16 +131,15 @@ class Observed:
 
     @property
     def cpu_share(self) -> float:
-        """Share of the machine's cores, 0 to 1, that server, client and all others kept busy.
+        """Share of the machine's cores, 0 to 1, that server, client and all others kept busy; the mean over starts.
 
         Raises:
             NotMeasured: CPU share is not sampled in side-by-side runs, which have two servers.
         """
-        known = [(start.seconds, start.cpu_share) for start in self._starts if start.cpu_share is not None]
-        seconds = math.fsum(each for each, _ in known)
-        if not seconds:
+        known = [start.cpu_share for start in self._starts if start.cpu_share is not None]
+        if not known:
             raise NotMeasured("the share of busy cores is unknown: it is not sampled side by side, or without a load")
-        return math.fsum(each * share for each, share in known) / seconds
+        return statistics.fmean(known)
 
     @property
     def steps(self) -> tuple[StepResult, ...]:

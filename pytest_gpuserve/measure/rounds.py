@@ -66,7 +66,7 @@ class Round:
     def windows(self, arm: Arm) -> tuple[Window, ...]:
         """All windows of one server, those of each block together; one at a time, a start is one window."""
         session = self.session(arm)
-        return tuple(Window.total(start.windows) for start in session.starts) if self.one_at_a_time else session.windows
+        return tuple(start.total for start in session.starts) if self.one_at_a_time else session.windows
 
     def first(self, blocks: int) -> Round:
         """The round as it was after its first blocks, of starts that served all blocks."""

@@ -281,19 +281,9 @@ class Start:
     answers_checked: int = 0
 
     @property
-    def seconds(self) -> float:
-        """Measured time."""
-        return sum(window.seconds for window in self.windows)
-
-    @property
-    def requests(self) -> int:
-        """Answered requests."""
-        return sum(window.requests for window in self.windows)
-
-    @property
-    def counters(self) -> Counters | None:
-        """The server's counts within the windows; None if it does not count, or without windows."""
-        return Window.total(self.windows).counters
+    def total(self) -> Window:
+        """Sum of the windows."""
+        return Window.total(self.windows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 def start_record(start: Start) -> StartRecord:
     """Turn a start into its record."""
-    total = Window.total(start.windows)
+    total = start.total
     streams, counters = total.streams or Streams(), total.counters or Counters(0, 0, counts_batches=False)
     gpus = {} if total.gpus is None else asdict(total.gpus)
     return StartRecord(

@@ -6,7 +6,6 @@ import statistics
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.measure.histogram import seconds_of
-from pytest_gpuserve.measure.window import Window
 from suites.resnet.formulas import published_throughput, samples_per_second, weighted_sd
 
 if TYPE_CHECKING:
@@ -38,9 +37,10 @@ def columns(run: Run, batch: int) -> dict[str, float | int | None]:
         "min_seconds": seconds_of(min(summary.latency.counts)),
         "repetitions": len(starts),
         **_spread(
-            "samples_per_second", [samples_per_second(start.requests / start.seconds, batch) for start in starts]
+            "samples_per_second",
+            [samples_per_second(start.total.requests / start.total.seconds, batch) for start in starts],
         ),
-        **_spread("mean_seconds", [Window.total(start.windows).mean for start in starts]),
+        **_spread("mean_seconds", [start.total.mean for start in starts]),
         # Unknown for servers that start side by side.
         **_spread(
             "cold_start_seconds",

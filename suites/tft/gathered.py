@@ -124,7 +124,7 @@ def check_identities(run: Run, *, batch: int, concurrency: int) -> None:
     check_row(row)
     starts = [start for session in run.sessions for start in session.starts]
     # At its ends a start may have lost what one period of each user takes.
-    lost = 2 * run.summary.mean / min(start.seconds for start in starts)
+    lost = 2 * run.summary.mean / min(start.total.seconds for start in starts)
     assert littles_law(row) > LEAST_LITTLE - lost, warning_of(row)
     check_counts(run.counters, run.summary.requests, row, loads=run.loads)
 

@@ -146,10 +146,10 @@ def test_disturbed_windows_are_measured_again(
     assert (len(measured.rejected), len(measured.windows)) == (rejected, left)
     assert all("thermal slowdown by the hardware" in text for text in measured.rejected)
     assert server.ticks == WARMUP_TICKS + (left + rejected) * WINDOW_TICKS
-    assert measured.requests == left * WINDOW_TICKS * TICK_REQUESTS
+    assert measured.total.requests == left * WINDOW_TICKS * TICK_REQUESTS
     if left:
-        assert measured.counters is not None
-        assert measured.counters.requests == measured.counters.items == measured.requests
+        assert measured.total.counters is not None
+        assert measured.total.counters.requests == measured.total.counters.items == measured.total.requests
 
 
 @pytest.mark.parametrize("hot", [False, True])

@@ -98,7 +98,7 @@ def test_a_kind_of_server(kind: str, tmp_path: Path) -> None:
     limits = [setting.used for name, setting in start.settings.items() if name.endswith("max_batch_size")]
     assert limits == ([] if kind == "command" else [str(MOST_AT_ONCE)]), start.settings
     assert bool(start.settings) == (kind != "command")
-    counted = start.counters
+    counted = start.total.counters
     assert counted is not None
     assert counted.requests is not None
     assert 0 < max(map(float, counted.batch_sizes)) <= MOST_AT_ONCE

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.load import prompts
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime, counted_between
-from pytest_gpuserve.measure.window import CACHED_TOKENS, COMPUTE, PREEMPTIONS, PROMPT_TOKENS, Window
+from pytest_gpuserve.measure.window import CACHED_TOKENS, COMPUTE, PREEMPTIONS, PROMPT_TOKENS
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.command import CommandServer
@@ -277,6 +277,6 @@ def test_a_load_of_prompts(tmp_path: Path) -> None:
     assert not problems
     assert instance.settings == {"model": ServerSetting("a.gguf"), "context": ServerSetting("1")}
     assert all(window.streams is None or window.streams.has_usage for window in start.windows)
-    counters = Window.total(start.windows).counters
+    counters = start.total.counters
     assert counters is not None
     assert counters.items == counters.batches > 0

@@ -83,7 +83,7 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
         trusted = FACTORY.remote(url, ca_file=certificates.ca_file)
         start, problems, _ = loaded(trusted.get("/ok?ms=20", expect=BODY))
         assert not [text for text in said(problems) if "tls" in text or "errors" in text]
-        assert start.requests > 100
+        assert start.total.requests > 100
 
 
 def test_a_path_to_no_certificates_is_told(tmp_path: Path) -> None:

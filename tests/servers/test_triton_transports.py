@@ -86,7 +86,7 @@ def test_answers_through_shared_memory_are_right(handle: ServerHandle, schedule:
     target = handle.rotate([echo(handle, x, shared_memory=PLACES, grpc=grpc) for x in some])
     start, problems, _ = loaded(target, schedule=schedule)
     assert all(map(is_busy, problems)), problems
-    assert start.requests >= 20
+    assert start.total.requests >= 20
     assert echo(handle, shared_memory=PLACES).fingerprint()["tensors"] == "system shared memory"
     wrong = echo(handle, shared_memory=PLACES, expect={"Y": X + 1})
     _, problems, _ = loaded(wrong, schedule=Burst(4, max_in_flight=2))
