@@ -92,10 +92,8 @@ def port_owner(port: int, *, besides: Callable[[], Collection[int]] = frozenset)
     """
     found = _listening(port)
     known = besides() if found else ()
-    for pid in found:
-        if pid not in known:
-            return describe_process(pid)
-    return None
+    others = [pid for pid in found if pid not in known]
+    return describe_process(others[0]) if others else None
 
 
 def listeners(port: int) -> set[int]:
