@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuserve.builds.checkout import Revision
-    from pytest_gpuserve.device import Device, Host
+    from pytest_gpuserve.device import Device
+    from pytest_gpuserve.device.host import Host
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
 

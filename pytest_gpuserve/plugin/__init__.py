@@ -68,7 +68,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_gpuserve_distributions() -> Sequence[str]:
     """Name the distributions of the servers that we know."""
-    from pytest_gpuserve.device import DEFAULT_DISTRIBUTIONS
+    from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
 
     return DEFAULT_DISTRIBUTIONS
 

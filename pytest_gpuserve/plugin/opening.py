@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.builds.checkout import read_revision, said_at_start
 from pytest_gpuserve.builds.worktree import ReferenceBuilds, resolve_revision
 from pytest_gpuserve.compare.baseline_store import BaselineStore, RunEnvironment
-from pytest_gpuserve.device import DeviceLock, list_gpus, read_host, read_software, select_device
+from pytest_gpuserve.device.gpu import list_gpus
+from pytest_gpuserve.device.host import read_host, read_software
+from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.device.sampler import SamplerProcess
+from pytest_gpuserve.device.select import select_device
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.driver import LOCAL, EngineSource
 from pytest_gpuserve.load.ray import RayEngine

@@ -10,7 +10,7 @@ from os import fspath
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.interpreter import find_python
-from pytest_gpuserve.device import DEFAULT_DISTRIBUTIONS
+from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.load.wire import Endpoint, endpoint_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pytest_gpuserve.builds.checkout import ways_to_restore
-from pytest_gpuserve.device import DeviceLock
+from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.errors import BaselineUnusable, DeviceProblem
 from pytest_gpuserve.measure.points import NotMeasured, mean_value
 from pytest_gpuserve.store import write_whole

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuserve.device import HOST_VARIABLE, Host, read_host, read_software
-from pytest_gpuserve.device.host import read_core_limit
+from pytest_gpuserve.device.host import HOST_VARIABLE, Host, read_core_limit, read_host, read_software
 from pytest_gpuserve.device.host_speed import read_speed
 from pytest_gpuserve.device.rules import speed_text
 from pytest_gpuserve.errors import UsageProblem
@@ -144,7 +143,7 @@ def test_a_name_that_is_none_is_refused(root: Path, name: str) -> None:
 def test_cores_are_those_that_the_process_may_use() -> None:
     """A process bound to one core counts one, and stays the same host."""
     code = (
-        "import os; from pytest_gpuserve.device import read_host; before = read_host(environ={});"
+        "import os; from pytest_gpuserve.device.host import read_host; before = read_host(environ={});"
         "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); after = read_host(environ={});"
         "print(after.cores, before.id == after.id)"
     )

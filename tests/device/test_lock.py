@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_gpuserve.device import DeviceLock
+from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.errors import DeviceProblem
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ DEADLINE_SECONDS = 60.0
 # A session that takes the lock, says so, does what `then` says, and ends when its standard input does.
 SESSION = """
 import os, pathlib, subprocess, sys
-from pytest_gpuserve.device import DeviceLock
+from pytest_gpuserve.device.lock import DeviceLock
 folder, first, then = sys.argv[1:]
 lock = DeviceLock("GPU-1", folder=pathlib.Path(folder))
 exec(first)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.device import RESERVED_NAMES, device_name
+from pytest_gpuserve.device.gpu import RESERVED_NAMES, device_name
 from tests.fakes.children.toolkit import printed
 from tests.fakes.nvml import gpus
 from tests.fakes.nvml.build import LIBRARY, fake_environment
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PRINT_GPUS = """
 import dataclasses, json, os, sys
-from pytest_gpuserve.device import list_gpus
+from pytest_gpuserve.device.gpu import list_gpus
 for script in sys.argv[1:] or [os.environ.get("FAKE_NVML_SCRIPT")]:
     if script is not None:
         os.environ["FAKE_NVML_SCRIPT"] = script
@@ -286,7 +286,7 @@ def test_a_gpu_that_cannot_be_named_is_a_problem(library: Path, tmp_path: Path) 
 def test_nvml_is_open_once_for_a_process(library: Path, tmp_path: Path, errors: tuple[Error, ...]) -> None:
     """From its first look to its end, also when reading fails: each opening may take the driver seconds."""
     calls = tmp_path / "calls"
-    looks = "from pytest_gpuserve.device import list_gpus; list_gpus(); list_gpus()"
+    looks = "from pytest_gpuserve.device.gpu import list_gpus; list_gpus(); list_gpus()"
     environment = gpus.write(Script((gpus.T4,), errors), tmp_path, library=library)
     printed(looks, env={**environment, "FAKE_NVML_TRACE": str(calls)})
     names = calls.read_text().split()

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuserve.device import Gpu, Host
+from pytest_gpuserve.device.gpu import Gpu
+from pytest_gpuserve.device.host import Host
 from pytest_gpuserve.device.rules import (
     DEVICE_RULES,
     HOST_RULES,
@@ -39,7 +40,8 @@ def table_of_rules() -> str:
 PRINT_RECORDS = """
 import json, os, sys
 import msgspec
-from pytest_gpuserve.device import Device, list_gpus
+from pytest_gpuserve.device.gpu import list_gpus
+from pytest_gpuserve.device import Device
 from tests.support.builders import here
 from dataclasses import replace
 for script in sys.argv[1:]:

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuserve.device import Device, Gpu, Host, NvmlAnswer, select_device, visible_gpus
+from pytest_gpuserve.device.gpu import Gpu, NvmlAnswer
+from pytest_gpuserve.device.host import Host
+from pytest_gpuserve.device.select import Device, select_device, visible_gpus
 from pytest_gpuserve.errors import DeviceProblem
 
 HOST = Host(id="pool", cpu="AMD EPYC", cores=2, memory_bytes=2**34, kernel="6.1", system="Debian GNU/Linux 12")

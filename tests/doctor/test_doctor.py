@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.device.gpu import Gpu
 from pytest_gpuserve.device.gpu_probe import GpuProcess, GpuSample
 from pytest_gpuserve.device.host import Host
+from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.doctor.checks import GIB, MIB, GpuState, HostState, Level, gpu_checks, host_checks
 from pytest_gpuserve.doctor.look import lock_check
 from tests.fakes.nvml import gpus

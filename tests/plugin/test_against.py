@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuserve.device import DeviceLock
+from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.units import format_ratio
 from tests.fakes.own_locks import LOCKS_VARIABLE
 from tests.fakes.scripted_starts import Script

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuserve.device import DeviceLock
+from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.telemetry import TelemetrySource
 from pytest_gpuserve.plugin import opening

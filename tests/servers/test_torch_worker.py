@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pytest_gpuserve.device import list_gpus
+from pytest_gpuserve.device.gpu import list_gpus
 from pytest_gpuserve.device.sampler import SamplerProcess
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.experiment.telemetry import RELEASE_NS

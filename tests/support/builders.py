@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.compare.baseline_store import RunEnvironment
-from pytest_gpuserve.device import Device, Gpu, Host
+from pytest_gpuserve.device import Device
+from pytest_gpuserve.device.gpu import Gpu
+from pytest_gpuserve.device.host import Host
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import CACHED_TOKENS, PROMPT_TOKENS, Session, Start, Streams, Window
