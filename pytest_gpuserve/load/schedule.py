@@ -290,9 +290,6 @@ def _pairs(what: str, pair: str, value: Iterable[Iterable[Any]]) -> tuple[tuple[
     return pairs
 
 
-MOST_OBJECTIVE_SECONDS: Final = 1e6
-
-
 class Objectives(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Conditions that a good answer meets, all of them, in seconds.
 
@@ -316,9 +313,7 @@ class Objectives(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         given = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}
         for name, value in given.items():
-            # Plain types only: a NumPy number is a float, but cannot be sent to the engine.
-            if type(value) not in {int, float} or not 0 < value <= MOST_OBJECTIVE_SECONDS:
-                raise UsageProblem(f"Objectives({name}=...) is a plain number of seconds above 0, not {value!r}")
+            _number(f"Objectives({name}=...)", value)
         if not given:
             raise UsageProblem("Objectives() needs at least one objective", remedies=["Objectives(ttft=200 * ms)"])
 
