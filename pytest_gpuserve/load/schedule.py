@@ -10,7 +10,6 @@ Engines that share an open loop divide its arrivals: among ``parts`` engines, th
 
 from __future__ import annotations
 
-import math
 import random
 from itertools import accumulate, count, islice, repeat, starmap
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -113,11 +112,6 @@ class Steps(_Users, frozen=True, tag="steps"):
         for users, seconds in self.steps:
             check_whole("the users of a step", users, 1)
             _number("the seconds of a step", seconds)
-
-    @property
-    def seconds(self) -> float:
-        """Duration of all steps."""
-        return math.fsum(seconds for _, seconds in self.steps)
 
     def _facts(self) -> dict[str, str]:
         steps = ", ".join(f"{users} for {seconds:g} s" for users, seconds in self.steps)

@@ -92,7 +92,6 @@ def test_a_trace_and_a_burst_have_their_requests_and_no_more() -> None:
     steps, pairs = [[2, 1.5], [4, 3]], [[0.0, 4], [0.5, 2], [0.5, 4]]
     assert Steps(steps) == Steps(((2, 1.5), (4, 3)))  # type: ignore[arg-type]  # on purpose
     assert hash(Trace(pairs)) == hash(trace)  # type: ignore[arg-type]  # on purpose
-    assert Steps(((2, 1.5), (4, 3))).seconds == 4.5
 
 
 @pytest.mark.parametrize(
