@@ -1,6 +1,6 @@
 """Samples a GPU into a file, ten times a second, in a process of its own.
 
-`SamplerProcess` is the session's end: it runs ``python -m pytest_gpuserve.device.sampler FILE UUID``, and ends it with
+`SamplerProcess` is the session's end: it runs this module with the arguments ``FILE UUID``, and ends it with
 SIGTERM. The file has a sample a line, as JSON, so that neither process ever waits for the other.
 """
 
@@ -21,6 +21,7 @@ from pytest_gpuserve.device.gpu import initialised
 from pytest_gpuserve.device.gpu_probe import GpuProbe, GpuSample
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.child import Command, owned_folder
+from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.units import Deadline, format_seconds
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 SAMPLE_NS: Final = 100_000_000
 """Time between two samples."""
 
-COMMAND: Final = (sys.executable, "-m", "pytest_gpuserve.device.sampler")
-"""Command of the sampler if the package is installed."""
+COMMAND: Final = tuple(module_command("pytest_gpuserve.device.sampler"))
+"""Command of the sampler, without its arguments."""
 
 START_SECONDS: Final = 30.0
 """Longest wait for the first sample, on a machine in trouble: to load a driver takes seconds."""

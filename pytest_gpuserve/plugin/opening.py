@@ -21,7 +21,6 @@ from pytest_gpuserve.load.driver import LOCAL, EngineSource
 from pytest_gpuserve.load.ray import RayEngine
 from pytest_gpuserve.plugin.options import ENGINE_OPTION, Update
 from pytest_gpuserve.plugin.terminal import say
-from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.servers.app import words
 from pytest_gpuserve.servers.instance import Instance, started
@@ -175,12 +174,7 @@ class Equipment:
         gpu = self._device.gpu
         if self._telemetry_source is NO_TELEMETRY and gpu is not None:
             self._telemetry_source = TelemetrySource(
-                lambda: SamplerProcess(
-                    gpu.uuid,
-                    log=self.logs / "telemetry.log",
-                    command=module_command("pytest_gpuserve.device.sampler"),
-                ),
-                self._note,
+                lambda: SamplerProcess(gpu.uuid, log=self.logs / "telemetry.log"), self._note
             )
         return self._telemetry_source
 

@@ -64,7 +64,7 @@ class Step:
 
 def on_gpu(name: str, seconds: float, file: str, only: str, *, spare: bool = False) -> Step:
     """Tests of a file that need a GPU, by words of their names."""
-    # The sampler, a process in a folder of its own, has to find the package.
+    # For children that work in folders of their own.
     command = ("env", "PYTHONPATH={tree}", *PYTEST, "-m", "gpu", "-k", only, file)
     return Step(name, seconds, command, told=PASSED, spare=spare)
 
