@@ -208,7 +208,7 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         inconclusive_fails=_choice(config, "on_inconclusive", POLICIES) == "fail",
         budget_seconds=_number(config, "gpuserve_budget", BUDGET_SECONDS),
         # A worker of pytest-xdist measures nothing.
-        outputs=() if is_worker(config) else read_outputs(config, environment),
+        outputs=() if is_worker(config) else read_outputs(config),
         reason=config.getoption("--reason"),
         record_sessions=_sessions(config),
         foreign_cores=_number(config, "gpuserve_foreign_cores"),

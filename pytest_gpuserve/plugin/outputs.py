@@ -14,18 +14,12 @@ import pytest
 from pytest_gpuserve.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from pytest_gpuserve.report.results import SessionResult
 
     Renderer = Callable[[SessionResult], str]
     """Renders the text of a file."""
-
-STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
-"""Variable of a GitHub runner with the path of the step's summary file."""
-
-STEP_SUMMARY_BYTES: Final = 2**20
-"""Largest step summary that a runner accepts; it drops a larger file as a whole."""
 
 
 class Form(Enum):
@@ -34,7 +28,6 @@ class Form(Enum):
     JSON = "pytest_gpuserve.report.result_json:document"
     HTML = "pytest_gpuserve.report.html:document"
     MARKDOWN = "pytest_gpuserve.report.markdown:comment"
-    STEP_SUMMARY = "pytest_gpuserve.report.markdown:step_summary"
     BENCHMARK = "pytest_gpuserve.report.benchmark_json:document"
 
 
@@ -52,13 +45,11 @@ class Output(NamedTuple):
 
     Args:
         flag: The option, as it was typed.
-        ours: Whether the file is replaced, with an older run's removed. Else it is appended to.
     """
 
     flag: str
     form: Form
     path: Path
-    ours: bool = True
 
 
 def add_output_options(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
@@ -69,7 +60,7 @@ def add_output_options(parser: pytest.Parser, group: pytest.OptionGroup) -> None
         parser.addini(name, f"like {flag}, relative to the rootdir", default="")
 
 
-def read_outputs(config: pytest.Config, environment: Mapping[str, str]) -> tuple[Output, ...]:
+def read_outputs(config: pytest.Config) -> tuple[Output, ...]:
     """Read and check the output options, long before the first file is written.
 
     Raises:
@@ -82,11 +73,6 @@ def read_outputs(config: pytest.Config, environment: Mapping[str, str]) -> tuple
         text = str(config.getini(name) if typed is None else typed).strip()
         if text:
             found.append(_output(config, f"{flag}={text}", form, text, typed=typed is not None))
-    summary = environment.get(STEP_SUMMARY, "")
-    if summary:
-        # A test may change the working folder.
-        path = config.invocation_params.dir / summary
-        found.append(Output(f"${STEP_SUMMARY}", Form.STEP_SUMMARY, path, ours=False))
     paths: dict[Path, Output] = {}
     for output in found:
         other = paths.setdefault(Path(os.path.realpath(output.path)), output)
@@ -102,8 +88,6 @@ def clear_outputs(outputs: Iterable[Output]) -> None:
         pytest.UsageError: A file cannot be removed.
     """
     for output in outputs:
-        if not output.ours:
-            continue
         try:
             output.path.unlink(missing_ok=True)
         except OSError as problem:
@@ -116,28 +100,19 @@ class Written(NamedTuple):
     Args:
         lines: Places of results, and files that could not be written, a line each.
         missing: The lines of files that could not be written.
-        asked: Whether a requested file was written.
-        failed: Whether a requested file could not be written.
     """
 
     lines: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    asked: bool = False
-    failed: bool = False
 
 
 def write_outputs(outputs: Iterable[Output], result: SessionResult) -> Written:
     """Write every file atomically, so that a reader sees all of it or none; an error in one leaves the others."""
     lines: list[str] = []
     missing: list[str] = []
-    asked = failed = False
     for output in outputs:
         try:
-            text = _renderer(output.form)(result)
-            if not text and not output.ours:
-                # The file was not requested, and its text is empty.
-                continue
-            _write(output, text)
+            _write(output.path, _renderer(output.form)(result))
         except (UsageProblem, OSError) as problem:
             what = str(problem) if isinstance(problem, UsageProblem) else f"the file cannot be written: {problem}"
         except Exception as problem:  # noqa: BLE001 -- a fault in one form must not cost what hours have measured
@@ -147,39 +122,20 @@ def write_outputs(outputs: Iterable[Output], result: SessionResult) -> Written:
         else:
             name = _NAMES.get(output.form, output.flag.partition("=")[0])
             lines.append(f"{name}: {output.path}")
-            asked = asked or output.ours
             continue
-        # A container often inherits the variable, but not the file that it names.
-        missing.append(f"{'ERROR' if output.ours else 'not written'}: {output.flag}: {what}")
+        missing.append(f"ERROR: {output.flag}: {what}")
         lines.append(missing[-1])
-        failed = failed or output.ours
-    return Written(tuple(lines), tuple(missing), asked=asked, failed=failed)
+    return Written(tuple(lines), tuple(missing))
 
 
-def _write(output: Output, text: str) -> None:
-    # Names of files may contain bytes that are not characters.
-    data = text.encode("utf-8", "backslashreplace")
-    if not output.ours:
-        _append(output.path, data)
-        return
-    draft = output.path.with_name(f".{output.path.name}.{os.getpid()}")
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_bytes(data)
-        draft.replace(output.path)
+        # Names of files may contain bytes that are not characters.
+        draft.write_bytes(text.encode("utf-8", "backslashreplace"))
+        draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _append(path: Path, data: bytes) -> None:
-    with path.open("ab") as file:
-        size = file.tell() + len(data)
-        if size > STEP_SUMMARY_BYTES:
-            raise UsageProblem(
-                f"the step's summary would have {size} bytes with this, and GitHub drops a summary of more than"
-                f" {STEP_SUMMARY_BYTES} bytes",
-                remedies=["run pytest in a step of its own"],
-            )
-        file.write(data)
 
 
 def _renderer(form: Form) -> Renderer:

@@ -348,7 +348,7 @@ class GateSession:
             for line in self.equipment.reference_builds.remarks():
                 self._note(line)
             self._written = write_outputs(self.settings.outputs, self.closing())
-            if self._written.failed:
+            if self._written.missing:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
         finally:
             self._end()

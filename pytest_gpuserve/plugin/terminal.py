@@ -178,9 +178,7 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
     verbosity = writer.config.get_verbosity()
     rows = closing.rows if verbosity >= 0 else [row for row in closing.rows if row.is_bad]
     problems = problem_lines(closing)
-    # A step summary without a comparison was not requested, and is not worth a section.
-    asked = verbosity >= 0 and written.asked
-    if not (closing.rows or closing.notes or problems or asked):
+    if not (closing.rows or closing.notes or problems or written.missing or (verbosity >= 0 and written.lines)):
         return
     lines = (
         [*reason_lines(rows), *problems, *closing.notes, *map(masked, written.missing)]

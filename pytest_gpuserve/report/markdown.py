@@ -1,4 +1,4 @@
-"""The result as markdown: a comment on a pull request (``--gpuserve-markdown``) and the summary of a CI step.
+"""The result as markdown: a comment on a pull request, or the summary of a CI step (``--gpuserve-markdown``).
 
 It is one block of HTML, in which sites do not interpret markdown. A job may post it without trust in its author. The
 text has no tag with an attribute and no blank line. Outside ``<code>`` and ``<pre>`` it has only our own words and
@@ -122,9 +122,6 @@ SKIPPED: Final = "skipped"
 COMMENT_BYTES: Final = 60_000
 """GitHub accepts comments of 65 536 characters; the job that posts this may add some lines."""
 
-SUMMARY_BYTES: Final = 500_000
-"""GitHub accepts 1 MiB for all that a step writes, which may run pytest twice."""
-
 MARKER: Final = "pytest-gpuserve"
 """Prefix of the hidden first line of a comment, by which the next run finds it."""
 
@@ -138,19 +135,6 @@ def comment(result: SessionResult) -> str:
     """
     device = re.sub("[^A-Za-z0-9.]+", "-", _device(result)).strip("-")[:64] or "unknown"
     marker = f"<!-- {MARKER} {device} {'stored' if result.stored else 'against'} -->"
-    return f"{marker}\n{_document(result, COMMENT_BYTES)}\n"
-
-
-def step_summary(result: SessionResult) -> str:
-    """Write a session's result for the summary of a CI step, which also holds the text of others.
-
-    Args:
-        result: The result; without tests the summary is empty.
-    """
-    return f"\n\n{_document(result, SUMMARY_BYTES)}\n\n" if result.tests else ""
-
-
-def _document(result: SessionResult, most_bytes: int) -> str:
     rows = result.rows
     bad, others = ([_table_row(row) for row in rows if row.is_bad is wanted] for wanted in (True, False))
     head = "\n".join(_head(result))
@@ -164,7 +148,8 @@ def _document(result: SessionResult, most_bytes: int) -> str:
         _folded("Logs of servers", "", _logs(result.tests), "", "ends of logs"),
     )
     # Room for its own end, and for the hidden line before it.
-    return f"{head}\n{fitted(parts, most_bytes - len(head.encode()) - 200)}".rstrip("\n")
+    document = f"{head}\n{fitted(parts, COMMENT_BYTES - len(head.encode()) - 200)}".rstrip("\n")
+    return f"{marker}\n{document}\n"
 
 
 def headline(tests: Sequence[TestResult]) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
 from pytest_gpuserve.verdict.reason import Reason
 from tests.fakes.nvml import gpus
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
@@ -26,7 +25,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 JSON = "--gpuserve-json=out.json"
 
-LEFT_OUT = frozenset({"CI", "PYTEST_ADDOPTS", STEP_SUMMARY})
+LEFT_OUT = frozenset({"CI", "PYTEST_ADDOPTS"})
 """Variables of the caller's environment that would change a user's run."""
 APP = REPOSITORY / "tests" / "fakes" / "mosec_app.py"
 MODEL_SERVER = str(REPOSITORY / "tests" / "fakes" / "children" / "model_server.py")

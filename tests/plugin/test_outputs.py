@@ -12,7 +12,7 @@ import pytest
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.plugin import outputs
 from pytest_gpuserve.plugin.outcomes import PROBLEM_CHARACTERS, Outcomes, uncut
-from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, STEP_SUMMARY_BYTES, Form, Output, read_outputs, write_outputs
+from pytest_gpuserve.plugin.outputs import Form, Output, read_outputs, write_outputs
 from pytest_gpuserve.report.results import SessionResult, TestResult
 from tests.plugin.conftest import JSON, Project, says_no_traceback, text_of
 
@@ -23,8 +23,8 @@ Read = Callable[..., tuple[Output, ...]]
 def read(pytester: pytest.Pytester) -> Read:
     """Reads options as a run with these arguments would, in the pytester's folder."""
 
-    def parsed(*arguments: str, environment: dict[str, str] | None = None) -> tuple[Output, ...]:
-        return read_outputs(pytester.parseconfig(*arguments), environment or {})
+    def parsed(*arguments: str) -> tuple[Output, ...]:
+        return read_outputs(pytester.parseconfig(*arguments))
 
     return parsed
 
@@ -44,7 +44,7 @@ def test_every_form_has_its_option(
         (Form.MARKDOWN, "c"),
         (Form.BENCHMARK, "d"),
     ]
-    assert all(output.ours and output.path.parent == pytester.path for output in found)
+    assert all(output.path.parent == pytester.path for output in found)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert [output.path for output in read("--gpuserve-json=~/a.json")] == [tmp_path / "a.json"]
 
@@ -61,19 +61,6 @@ def test_an_ini_file_asks_too_and_is_overruled(
     typed = read("--rootdir", str(pytester.path), "--gpuserve-json=mine.json")
     assert [output.path for output in typed] == [below / "mine.json", below / "b.json"]
     assert [output.form for output in read("--gpuserve-json=")] == [Form.BENCHMARK]
-
-
-def test_a_runner_asks_for_a_summary(pytester: pytest.Pytester, read: Read, tmp_path: Path) -> None:
-    """The summary's file stays the same when a test changes the folder; an empty variable requests none."""
-    summary = str(tmp_path / "summary")
-    (found,) = read(environment={STEP_SUMMARY: summary})
-    assert (found.form, found.path, found.ours) == (Form.STEP_SUMMARY, tmp_path / "summary", False)
-    (relative,) = read(environment={STEP_SUMMARY: "summary"})
-    assert relative.path == pytester.path / "summary"
-    assert read(environment={STEP_SUMMARY: ""}) == ()
-    # To write the markdown there as well would remove what the step has written before.
-    with pytest.raises(pytest.UsageError, match="name two files"):
-        read(f"--gpuserve-markdown={summary}", environment={STEP_SUMMARY: summary})
 
 
 # -- what cannot be
@@ -105,30 +92,22 @@ def test_what_cannot_be_written_is_said_beforehand(
 # -- whole runs
 
 
-def test_a_run_writes_what_is_asked_and_clears_what_was(project: Project, recorded: Path, tmp_path: Path) -> None:
+def test_a_run_writes_what_is_asked_and_clears_what_was(project: Project, recorded: Path) -> None:
     """A red run writes its files; a run without measurements removes old ones, and ``--collect-only`` does not."""
     project.store(recorded)
     project.speed(0.5)
-    summary = tmp_path / "summary"
-    summary.write_text("before\n")
-    project.environment[STEP_SUMMARY] = str(summary)
     files = (JSON, "--gpuserve-markdown=out.md")
     result = project.run("--stored-only", *files)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(
-        [f"results: {project.path}/out.json", f"*markdown: {project.path}/out.md", f"*SUMMARY: {summary}"]
-    )
+    result.stdout.fnmatch_lines([f"results: {project.path}/out.json", f"*markdown: {project.path}/out.md"])
     assert project.result()["outcome"] == "failed"
     assert "REGRESSED" in (project.path / "out.md").read_text()
-    assert summary.read_text().startswith("before\n\n\n<h3>❌ 1 of 1 test did not pass on <code>cpu</code></h3>")
-    written = summary.read_text()
 
     project.run("--collect-only", *files)
     assert (project.path / "out.json").exists()
     project.run("-k", "nothing", *files)
     assert not (project.path / "out.json").exists()
     assert not (project.path / "out.md").exists()
-    assert summary.read_text() == written
 
 
 SECRET = "hunter22-hunter22"
@@ -187,11 +166,6 @@ def test_each_test_case_says_what_was_measured(project: Project, recorded: Path)
 RESULT = SessionResult({"name": "cpu"}, {}, (TestResult("test_a.py::test_it", "passed"),))
 
 
-def summary(path: Path) -> Output:
-    """The summary of a runner's step, which no option requests."""
-    return Output(f"${STEP_SUMMARY}", Form.STEP_SUMMARY, path, ours=False)
-
-
 def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A vanished folder, a missing package and our own fault are reported; the other files are written."""
 
@@ -202,7 +176,7 @@ def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pyte
         raise UsageProblem("the report needs plotting", remedies=["pip install it"])
 
     # Half of a character, as a file's name may hold it.
-    made = {Form.HTML: lacking, Form.BENCHMARK: faulty, Form.STEP_SUMMARY: lambda result: "a\udcffb"}
+    made = {Form.HTML: lacking, Form.BENCHMARK: faulty, Form.JSON: lambda result: "a\udcffb"}
     renderer = outputs._renderer
     monkeypatch.setattr(outputs, "_renderer", lambda form: made.get(form) or renderer(form))
     files = [
@@ -210,37 +184,16 @@ def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pyte
         Output("--gpuserve-report=b", Form.HTML, tmp_path / "b"),
         Output("--gpuserve-benchmark-json=c", Form.BENCHMARK, tmp_path / "c"),
         Output("--gpuserve-json=d", Form.JSON, tmp_path / "d"),
-        Output("--odd=e", Form.STEP_SUMMARY, tmp_path / "e"),
     ]
     written = write_outputs(files, RESULT)
-    assert written.failed
-    gone, report, fault, results, _ = written.lines
+    gone, report, fault, results = written.lines
+    assert written.missing == (gone, report, fault)
     assert gone.startswith("ERROR: --gpuserve-markdown=gone/a: the file cannot be written: ")
     assert report == "ERROR: --gpuserve-report=b: the report needs plotting\n  help: pip install it"
     assert fault.startswith("ERROR: --gpuserve-benchmark-json=c: a fault of pytest-gpuserve: ZeroDivisionError at ")
     assert results == f"results: {tmp_path / 'd'}"
-    assert {path.name for path in tmp_path.iterdir()} == {"d", "e"}
-    assert (tmp_path / "e").read_bytes() == rb"a\udcffb"
-
-
-def test_a_summary_is_appended(tmp_path: Path) -> None:
-    """Earlier text of the step stays; a summary that cannot be written, or is too large, does not fail the run."""
-    path = tmp_path / "summary"
-    path.write_text("before\n")
-    for _ in range(2):
-        assert write_outputs([summary(path)], RESULT).lines == (f"${STEP_SUMMARY}: {path}",)
-    text = path.read_text()
-    assert text.startswith("before\n")
-    assert text.count("<h3>") == 2
-    absent = write_outputs([summary(tmp_path / "gone" / "summary")], RESULT)
-    assert not absent.failed
-    assert absent.lines[0].startswith(f"not written: ${STEP_SUMMARY}: the file cannot be written: ")
-    # Of a larger file the runner would show nothing at all.
-    path.write_bytes(b"x" * (STEP_SUMMARY_BYTES - 100))
-    large = write_outputs([summary(path)], RESULT)
-    assert not large.failed
-    assert "run pytest in a step of its own" in large.lines[0]
-    assert path.stat().st_size == STEP_SUMMARY_BYTES - 100
+    assert {path.name for path in tmp_path.iterdir()} == {"d"}
+    assert (tmp_path / "d").read_bytes() == rb"a\udcffb"
 
 
 NODEID = "test_x.py::test_a"

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 
 from pytest_gpuserve.report.html import document as page
-from pytest_gpuserve.report.markdown import block, comment, headline, step_summary
+from pytest_gpuserve.report.markdown import block, comment, headline
 from pytest_gpuserve.report.results import LogTail, SessionResult, TestResult
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.support.builders import judgement, result_of, run_of
 from tests.support.markdown_results import (
     GITHUB_COMMENT,
-    GITHUB_STEP_SUMMARY,
     HOSTILE,
     Tree,
     gfm,
@@ -97,10 +96,8 @@ def test_a_reference_is_told_by_its_kind(one: Judgement, told: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_text_is_shown_and_nothing_else(text: str) -> None:
     """For any name of a test, log or setting, the comment has our tags, our words, and the text in code."""
-    for write in (comment, step_summary):
-        tree = only_text(gfm(write(hostile_result(text))))
-        wanted = Tree(block(text)).verbatim[0]
-        assert any(wanted == shown for shown in tree.verbatim)
+    wanted = Tree(block(text)).verbatim[0]
+    assert any(wanted == shown for shown in only_text(gfm(comment(hostile_result(text)))).verbatim)
     # No blank line ends the block, and no line is a command to the runner that might print the file.
     first, *lines = comment(hostile_result(text)).removesuffix("\n").split("\n")
     assert re.fullmatch(r"<!-- pytest-gpuserve [A-Za-z0-9.-]{1,64} stored -->", first)
@@ -114,9 +111,8 @@ LONG = [*map(many, (1, 20, 60, 150, 400, 1000)), *(hostile_result(sign * 20_000)
 @pytest.mark.parametrize("result", LONG, ids=range(len(LONG)))
 def test_it_never_is_longer_than_github_takes(result: SessionResult) -> None:
     """It fits by characters and by bytes, also of signs that escapes make ten of, and stays a whole document."""
-    for text, most in ((comment(result), GITHUB_COMMENT), (step_summary(result), GITHUB_STEP_SUMMARY)):
-        assert len(text.encode()) < most
-        only_text(gfm(text))
+    assert len(comment(result).encode()) < GITHUB_COMMENT
+    only_text(gfm(comment(result)))
 
 
 def test_what_is_cut_off_is_said_and_never_the_worst() -> None:
@@ -133,4 +129,3 @@ def test_what_is_cut_off_is_said_and_never_the_worst() -> None:
     few = comment(many(20))
     assert [row[-1] for row in rows_in(few)].count("REGRESSED") == 20
     assert re.search(r"Left out for length: \d+ of 20 ", few) is None
-    assert "Left out" not in step_summary(many(100))

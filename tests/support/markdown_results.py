@@ -15,7 +15,7 @@ from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import judgement, result_of, run_of
 
 GITHUB_COMMENT = 65_536
-GITHUB_STEP_SUMMARY = 2**20
+
 
 OUR_TAGS = {"h3", "p", "strong", "table", "tr", "th", "td", "ul", "li", "details", "summary", "code", "pre"}
 """All that we write; none of them has an attribute."""

@@ -36,6 +36,7 @@ status=0
   --gpuserve-markdown="$folder/comment.md" \
   --junitxml="$folder/junit.xml" \
   "${more[@]}" || status=$?
+if [ -f "$folder/comment.md" ]; then cat "$folder/comment.md" >>"$GITHUB_STEP_SUMMARY"; fi
 
 case "$status" in
   0) echo "outcome=passed" >>"$GITHUB_OUTPUT" ;;
