@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
@@ -192,6 +192,18 @@ def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: _Server
     ticks = [load_tick(number, cpu_share=0.95 if number < 5 else 0.5) for number in range(10)]
     assert disturbed(server, *ticks) == [[ReasonKind.CLIENT_SATURATED], []]
     assert disturbed(server, *ticks, shape=LoadShape(Closed(4), processes=2)) == [[], []]
+
+
+@pytest.mark.parametrize("share", [0.95, 0.5])
+def test_a_client_saturated_in_one_step_disturbs_the_load(server: _Server, share: float) -> None:
+    """A load that is measured as a whole cannot repeat a window, and its mean hides a step."""
+    loaded = under_load(server, LoadShape(Steps(((4, 1.0), (4, 9.0)))))
+    for number, part in enumerate((share, 0.1)):
+        window = replace(cached(0.0)[0], client_cpu_seconds=0.5 * part)
+        loaded.measured.append(Measured(window, [load_tick(10 * number + tick, cpu_share=part) for tick in range(10)]))
+    loaded.ticks(engines(load_tick(0)), 1)
+    loaded.judge()
+    assert (ReasonKind.CLIENT_SATURATED in kinds(loaded.disturbances)) is (share > 0.9)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_gpuserve.device.gpu_probe import GpuProcess
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.experiment.loaded import overload
 from pytest_gpuserve.experiment.pairing import MOST_AGAIN, MOST_REJECTED, BaseFailed
@@ -333,6 +334,15 @@ def test_what_is_disturbed_again_and_again_makes_a_round_invalid(stage: Stage, *
     assert "; disturbed were " in problem.text
     assert measured.blocks == 0
     assert len(stage.turns) == (1 if alone else 4 * (MOST_AGAIN + 1))
+
+
+@either_way
+def test_a_foreign_process_beside_a_server_makes_a_round_invalid(stage: Stage, *, alone: bool) -> None:
+    """The servers' own processes are known from when they are up."""
+    own, foreign = GpuProcess(7, "server", MIB), GpuProcess(99, "other", MIB)
+    stage.eyes.gpu = lambda _: {"processes": (own, foreign) if stage.turns else (own,) if stage.running else ()}
+    measured = stage.round(alone=alone, on_gpu=True)
+    assert kinds(measured.problems) == [ReasonKind.FOREIGN_PROCESS]
 
 
 @pytest.mark.parametrize(("alone", "blocks"), [(True, BLOCKS), (False, 3)])

@@ -184,7 +184,7 @@ def test_what_moved_says_where_to_look(look_at: str) -> None:
 def test_computation_in_step_with_batches_blames_neither() -> None:
     """If batches grew and took longer, either may cause the other; beyond proportion it is the work."""
     grown = {"mean": 0.014, "formation_items": 15.94}
-    assert "either may follow from the other" in lines(compute_of_batch=0.0065, **grown)["look at"]
+    assert lines(compute_of_batch=0.0065, **grown)["look at"].endswith("or compute: either may follow from the other")
     assert lines(compute_of_batch=0.0121, **grown)["look at"].endswith("; the model, its kernels, the clocks")
     shrunk = lines(mean=0.014, formation_items=4.0, compute_of_batch=0.0082)["look at"]
     assert shrunk.endswith("; the model, its kernels, the clocks")
