@@ -15,7 +15,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from tests.fakes.nvml.build import build_fake_nvml
+from tests.fakes.nvml.gpus import build_fake_nvml
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

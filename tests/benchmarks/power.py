@@ -1,27 +1,22 @@
 """How often the verdict side by side is right and wrong: ``python -m tests.benchmarks.power``, some minutes.
 
-Simulated builds on the three machines of ``tests/fakes/noise_model.py``, throughput, whose cost may grow by 5 %.
+Simulated builds on the three machines of ``tests/fakes/simulated.py``, throughput, whose cost may grow by 5 %.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.benchmarks.verdicts import markdown
-from tests.fakes.noise_model import NOISES
-from tests.fakes.simulated import by_default, comparisons, outcome, with_history
+from tests.fakes.simulated import NOISES, Comparison, Noise, by_default, comparisons, outcome, with_history
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+Make = Callable[[Noise, int], list[Comparison]]
 
-    from tests.fakes.noise_model import Noise
-    from tests.fakes.simulated import Comparison
-
-    Make = Callable[[Noise, int], list[Comparison]]
 
 PRIORS: Final[dict[str, Make]] = {
     "default": by_default,

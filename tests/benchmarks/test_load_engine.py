@@ -8,19 +8,28 @@ import signal
 import statistics
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from pytest_gpuserve.units import format_rate, format_seconds
-from tests.benchmarks.pairs import cost, cost_of_start, in_turn, is_kept
-from tests.benchmarks.servers import nginx, timed
-from tests.benchmarks.tools import ENDS_WITH_US, Outcome, hey, our_command, our_report, ours, wrk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+from tests.benchmarks.tools import (
+    ENDS_WITH_US,
+    Outcome,
+    cost,
+    cost_of_start,
+    hey,
+    in_turn,
+    is_kept,
+    nginx,
+    our_command,
+    our_report,
+    ours,
+    timed,
+    wrk,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 

@@ -8,15 +8,21 @@ import os
 import re
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.process.ports import free_port
+from pytest_gpuserve.process.ready import Ask, http_probe, owned_port_probe, wait
+from pytest_gpuserve.units import Deadline, format_seconds
 
 ENDS_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL")
 """A pytest that is killed takes its client with it: some would wait for their server for ever."""
@@ -114,3 +120,134 @@ def _duration(text: str) -> float:
     match = re.fullmatch(r"([\d.]+)(us|ms|s|m)", text)
     assert match, text
     return float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}[match[2]]
+
+
+Result = TypeVar("Result")
+
+
+def in_turn(ours: Callable[[], Result], peer: Callable[[], Result], *, pairs: int) -> list[tuple[Result, Result]]:
+    """Run both ``pairs`` times, each time the other one first, so that a drift of the machine favours nobody."""
+    results = []
+    for number in range(pairs):
+        if number % 2:
+            theirs = peer()
+            results.append((ours(), theirs))
+        else:
+            mine = ours()
+            results.append((mine, peer()))
+    return results
+
+
+def is_kept(
+    what: str,
+    peer: str,
+    values: Sequence[tuple[float, float]],
+    write: Callable[[float], str] = format_seconds,
+    *,
+    least: float = 0.0,
+    most: float = float("inf"),
+) -> bool:
+    """Print a row of the page's table, and tell whether the median of the pairs' ratios is within the bounds.
+
+    Args:
+        what: The fact.
+        peer: Whom ours is compared with.
+        values: Pairs of our value and the peer's.
+        write: Makes text of a value.
+        least: Smallest ratio that keeps the promise.
+        most: Largest one.
+    """
+    ratios = [mine / theirs for mine, theirs in values]
+    ours, theirs = (write(statistics.median(side)) for side in zip(*values, strict=True))
+    median, spread = statistics.median(ratios), f"{min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs"
+    kept = least <= median <= most
+    promise = f"promised {least:g} to {most:g}{'' if kept else ', **not kept**'}"
+    print(f"| {what} | {ours} | {peer}: {theirs} | {median:.3f} | {spread} | {promise} |")  # noqa: T201 -- shown by -rP
+    return kept
+
+
+def cost_of_start(smallest: Callable[[], Outcome]) -> tuple[float, int]:
+    """CPU seconds and requests of the smallest load of a client: the median of three."""
+    loads = sorted((smallest() for _ in range(3)), key=lambda load: load.cpu_seconds)
+    return loads[1].cpu_seconds, loads[1].requests
+
+
+def cost(load: Outcome, start: tuple[float, int] = (0.0, 0)) -> float:
+    """CPU seconds a request, less those of the start."""
+    seconds, requests = start
+    return (load.cpu_seconds - seconds) / (load.requests - requests)
+
+
+UP_SECONDS = 30.0
+
+NGINX = """
+daemon off;
+worker_processes 1;
+worker_rlimit_nofile 16384;
+error_log stderr warn;
+pid {folder}/nginx.pid;
+events {{ worker_connections 16384; }}
+http {{
+  access_log off;
+  keepalive_requests 1000000000;
+  keepalive_timeout 1h;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{port} backlog=16384;
+    location / {{ default_type text/plain; return 200 "ok"; }}
+  }}
+}}
+"""
+"""All that it writes is in a folder of ours, none of it in the system's."""
+
+
+@contextmanager
+def nginx(folder: Path) -> Iterator[str]:
+    """Run an nginx of one worker that answers 200 to everything; gives its URL."""
+    program = debian("nginx", "nginx-light")
+    port = free_port()
+    configuration = folder / "nginx.conf"
+    configuration.write_text(NGINX.format(folder=folder, port=port))
+    argv = (program, "-p", str(folder), "-c", str(configuration), "-e", "stderr")
+    with up(argv, folder / "nginx.log", port, "nginx"):
+        yield f"http://127.0.0.1:{port}/"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A running server of known service time.
+
+    Args:
+        url: What to ask.
+        pid: Its process.
+        service_seconds: Its time of service.
+    """
+
+    url: str
+    pid: int
+    service_seconds: float
+
+
+@contextmanager
+def timed(folder: Path, service_seconds: float) -> Iterator[Timed]:
+    """Run a server of known service time."""
+    port = free_port()
+    program = Path(__file__).with_name("timed_server.py")
+    argv = (sys.executable, str(program), str(port), repr(service_seconds))
+    with up(argv, folder / "timed.log", port, "the timed server") as process:
+        yield Timed(f"http://127.0.0.1:{port}/", process.pid, service_seconds)
+
+
+@contextmanager
+def up(argv: tuple[str, ...], log: Path, port: int, what: str) -> Iterator[Process]:
+    """Run a server for the block, from when it answers on its port."""
+    command = Command(argv, dict(os.environ), log.parent, log)
+    with Process.start(command) as process:
+        deadline = Deadline.after(UP_SECONDS)
+        answers = http_probe("127.0.0.1", port, Ask("GET", "/"), deadline=deadline, process=process)
+        wait([owned_port_probe(process, port), answers], process, deadline, what=what)
+        yield process

@@ -23,13 +23,15 @@ import argparse
 import json
 import math
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import NormalDist, fmean, median
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from pytest_benchmark.utils import PercentageRegressionCheck
 
 from pytest_gpuserve.verdict.evidence import (
@@ -44,14 +46,10 @@ from pytest_gpuserve.verdict.evidence import (
 from pytest_gpuserve.verdict.metric import Growth, Metric, log_cost, metric_by_option
 from pytest_gpuserve.verdict.verdict import Verdict
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+Numbers: TypeAlias = NDArray[np.float64]
+Rule: TypeAlias = Callable[[Numbers, Numbers], bool]
+"""Whether a candidate is called slower, by log costs of the base's and of its windows in the order of time."""
 
-    from numpy.typing import NDArray
-
-    Numbers: TypeAlias = NDArray[np.float64]
-    Rule: TypeAlias = Callable[[Numbers, Numbers], bool]
-    """Whether a candidate is called slower, by log costs of the base's and of its windows in the order of time."""
 
 COLUMNS: Final = ("throughput", "batching_ratio", "p50", "p90", "p95", "p99")
 """Metrics of a window, by their options."""

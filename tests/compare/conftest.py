@@ -34,9 +34,7 @@ from pytest_gpuserve.verdict.metric import METRICS, Metric
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.verdict import Judgement
 from tests.fakes.scripted_pairing import Build, ScriptedPairing
-from tests.support.builders import COMMIT, here, on_gpu
-from tests.support.reasons import because, said
-from tests.support.rounds import AT, window_at
+from tests.support.builders import AT, COMMIT, because, here, on_gpu, said, window_at
 
 THROUGHPUT = METRICS["throughput"]
 SAME, WORSE = Build(0.0), Build(0.35)

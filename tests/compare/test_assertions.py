@@ -22,8 +22,7 @@ from pytest_gpuserve.verdict.evidence import Prior
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
 from tests.fakes.scripted_pairing import Build, ScriptedPairing, a_comparison
-from tests.support.builders import judgement, session, start, window
-from tests.support.reasons import said
+from tests.support.builders import judgement, said, session, start, window
 
 ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 COMPARISONS = (operator.ge, operator.le, operator.gt, operator.lt, operator.eq, operator.ne)

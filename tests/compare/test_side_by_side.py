@@ -20,9 +20,7 @@ from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison
-from tests.support.builders import judgement, streamed
-from tests.support.reasons import because, said
-from tests.support.rounds import round_of, with_starts, with_windows
+from tests.support.builders import because, judgement, round_of, said, streamed, with_starts, with_windows
 
 THROUGHPUT, P50, P99 = METRICS["throughput"], METRICS["latency.p50"], METRICS["latency.p99"]
 COLD_START = METRICS["cold_start"]

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.device.gpu import RESERVED_NAMES, device_name
 from tests.fakes.children.toolkit import printed
 from tests.fakes.nvml import gpus
-from tests.fakes.nvml.build import LIBRARY, fake_environment
-from tests.fakes.nvml.gpus import Error, FakeGpu, Moment, Script
+from tests.fakes.nvml.gpus import LIBRARY, Error, FakeGpu, Moment, Script, fake_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

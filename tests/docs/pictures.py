@@ -27,8 +27,7 @@ from rich.text import Text
 
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.docs.test_pages import GIT, TUTORIALS, run
-from tests.fakes.noise_model import TYPICAL
-from tests.fakes.simulated import comparisons, outcome
+from tests.fakes.simulated import TYPICAL, comparisons, outcome
 
 PICTURES: Final = Path(__file__).resolve().parents[2] / "pytest_gpuserve/docs/pictures"
 

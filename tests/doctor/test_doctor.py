@@ -20,8 +20,7 @@ from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.doctor.checks import GIB, MIB, GpuState, HostState, Level, gpu_checks, host_checks
 from pytest_gpuserve.doctor.look import lock_check
 from tests.fakes.nvml import gpus
-from tests.fakes.nvml.build import fake_environment
-from tests.fakes.nvml.gpus import Error, Process, Script, second
+from tests.fakes.nvml.gpus import Error, Process, Script, fake_environment, second
 
 OK, UNKNOWN, WARNING, PREVENTS = Level.OK, Level.UNKNOWN, Level.WARNING, Level.PREVENTS
 

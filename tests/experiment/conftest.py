@@ -29,8 +29,14 @@ from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.base import ServerKind
 from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.verdict.evidence import BLOCKS
-from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, stand_in, tick_of
-from tests.fakes.scripted_eyes import ScriptedEyes
+from tests.fakes.scripted_engines import (
+    TICK_REQUESTS,
+    ScriptedEngines,
+    ScriptedEyes,
+    busy_tick,
+    scripted_instance,
+    stand_in,
+)
 
 LOST = "lost in mid-load: the load engine died: it was killed"
 LOG = "noise\nit was killed\n"
@@ -229,7 +235,7 @@ class _Started:
         return msgspec.structs.replace(self._at(tick, number), late_beats=late, late_beats_ns=late * BEAT_NS)
 
     def _at(self, tick: Tick, number: int) -> Tick:
-        return tick_of(tick.number, tick.begin_ns, self.stage.rate(self.arm, number), last=tick.last)
+        return busy_tick(tick.number, tick.begin_ns, self.stage.rate(self.arm, number), last=tick.last)
 
 
 @pytest.fixture

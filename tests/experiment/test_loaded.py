@@ -29,8 +29,7 @@ from pytest_gpuserve.measure.window import Session, Start, Streams, Window
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from tests.support.builders import cached
-from tests.support.reasons import because, kinds, said
+from tests.support.builders import because, cached, kinds, said
 
 SECOND_NS = 10**9
 TOKEN = "hf_abcdefghijkl"

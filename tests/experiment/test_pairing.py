@@ -19,9 +19,8 @@ from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.verdict.evidence import BLOCKS
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.experiment.conftest import LOST, USERS, Stage, either_arm, either_way, told
-from tests.fakes.scripted_eyes import MIB
-from tests.load.ticks import TICK_NS
-from tests.support.reasons import kinds, said
+from tests.fakes.scripted_engines import MIB, TICK_NS
+from tests.support.builders import kinds, said
 
 HOT = {"clock_reasons": 0x40}
 LATE, HELD_UP = 2, 5

@@ -19,8 +19,7 @@ from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.base import ServerKind
 from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.remote import RemoteServer
-from tests.fakes.certificates import make_certificates
-from tests.fakes.http_server import BIG, BODY, Serving, serving
+from tests.fakes.http_server import BIG, BODY, Serving, make_certificates, serving
 
 GUARD_SECONDS = 30.0
 

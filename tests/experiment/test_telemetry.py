@@ -24,10 +24,17 @@ from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import GpuUse, Start
 from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, stand_in
-from tests.fakes.scripted_eyes import MIB, QUIET, ScriptedEyes
-from tests.support.counting import cases
-from tests.support.reasons import kinds
+from tests.fakes.scripted_engines import (
+    MIB,
+    QUIET,
+    TICK_REQUESTS,
+    ScriptedEngines,
+    ScriptedEyes,
+    scripted_instance,
+    stand_in,
+)
+from tests.fakes.simulated import cases
+from tests.support.builders import kinds
 
 NS = 1_000_000_000
 WARMUP_TICKS, WINDOW_TICKS = 3, 5

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from itertools import chain, pairwise, repeat
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any, cast
 
 from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, KnownAnswers
+from pytest_gpuserve.load.engine.opening import Connected
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, Reactor
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
-from pytest_gpuserve.load.engine.transport import Repeat, text_of
+from pytest_gpuserve.load.engine.transport import Repeat, Sample, Slot, Stream, text_of
 from pytest_gpuserve.load.wire import Endpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from pytest_gpuserve.load.engine.opening import Connected
-    from pytest_gpuserve.load.engine.transport import Sample, Slot, Stream
 
 Event = tuple[object, ...]
 
@@ -74,11 +70,6 @@ class FakeSocket:
             raise room
         self.sends.append(bytes(data[:room]))
         return min(room, len(data))
-
-
-def room_for(count: int | None) -> Iterator[int | OSError]:
-    """Room for so many bytes at most, and for no more until the test makes some again; None for all."""
-    return iter(()) if count is None else chain([count], repeat(BlockingIOError()))
 
 
 class FakeReactor(Reactor):

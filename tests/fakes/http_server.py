@@ -27,11 +27,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.load.wire import Plan, Tls
+
 
 SAFETY_SECONDS: Final = 60.0
 """How long a fact may take to come true on a busy machine before the test is given up."""
@@ -342,6 +344,37 @@ class Totals:
     def in_flight(self) -> int:
         """Requests under way when the last tick ended."""
         return self.ticks[-1].under_way
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files of an authority and a server.
+
+    Args:
+        ca_file: The authority's certificate, which is signed by itself and which a client has to trust.
+        server_file: The server's certificate and key, for the name ``localhost`` and the address 127.0.0.1.
+    """
+
+    ca_file: str
+    server_file: str
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """Make an authority and a server's certificate in this folder; they are good for two days."""
+    ca, ca_key, server = (str(folder / name) for name in ("ca.pem", "ca.key", "server.pem"))
+    _openssl("-keyout", ca_key, "-out", ca, "-subj", "/CN=Authority of a test", "-addext", "keyUsage=keyCertSign")
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    leaf = ["-CA", ca, "-CAkey", ca_key, "-addext", "basicConstraints=critical,CA:FALSE", "-addext", names]
+    key = str(folder / "server.key")
+    _openssl("-keyout", key, "-out", server, "-subj", "/CN=localhost", *leaf)
+    with (folder / "server.pem").open("ab") as file:
+        file.write((folder / "server.key").read_bytes())
+    return Certificates(ca, server)
+
+
+def _openssl(*options: str) -> None:
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run(["openssl", "req", "-x509", "-days", "2", *key, *options], check=True, capture_output=True)
 
 
 if __name__ == "__main__":

@@ -12,16 +12,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-import psutil
-
-from pytest_gpuserve.load.ray import TOKEN_FILE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -92,29 +86,14 @@ def ray_nodes(*hosts: str) -> Iterator[RayNodes]:
 def folder_of_ray() -> Iterator[Path]:
     """Yield a folder for temporary files with a path so short that a cluster of a run's own takes it: ``TMPDIR``.
 
-    After the block no file and no process of such a cluster may be left.
+    After the block no file of such a cluster may be left.
     """
     folder = Path(tempfile.mkdtemp(prefix="", dir="/tmp"))
     try:
         yield folder
-        left = [*map(str, folder.iterdir()), *(_described(process) for process in _below(folder))]
-        assert not left, left
+        assert not list(folder.iterdir())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _below(folder: Path) -> Iterator[psutil.Process]:
-    """Processes of clusters whose files are there."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get(TOKEN_FILE, "").startswith(f"{folder}/"):
-                yield process
-
-
-def _described(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return f"{process.pid} ({process.status()}): {' '.join(process.cmdline())}"
-    return str(process.pid)
 
 
 def main(*hosts: str) -> None:

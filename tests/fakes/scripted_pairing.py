@@ -7,26 +7,19 @@ it is full, and whoever begins anew with the rounds of an earlier one cannot go 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from pytest_gpuserve.compare.side_by_side import SideBySide
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Round
+from pytest_gpuserve.experiment.pairing import Pairing
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Round
 from pytest_gpuserve.measure.window import Start, Window
-from pytest_gpuserve.store.kept import KeptFolder, KeptRounds, Memory, Pair, Subject
-from pytest_gpuserve.verdict.evidence import BLOCKS, default_prior
-from tests.support.reasons import because
-from tests.support.rounds import AT, window_at
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from pytest_gpuserve.experiment.pairing import Pairing
-    from pytest_gpuserve.measure.rounds import Arm
-    from pytest_gpuserve.store.kept import KeptMetric
-    from pytest_gpuserve.verdict.evidence import Prior
+from pytest_gpuserve.store.kept import KeptFolder, KeptMetric, KeptRounds, Memory, Pair, Subject
+from pytest_gpuserve.verdict.evidence import BLOCKS, Prior, default_prior
+from tests.support.builders import AT, because, window_at
 
 
 @dataclass(frozen=True)

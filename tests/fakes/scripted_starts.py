@@ -9,8 +9,7 @@ rounds, what is remembered and what is judged are the product's own.
 
 The script is ``scripted.json`` in the project's root folder; see ``Script``. How fast a build is stands in its app
 file, ``SPEED = 0.9``, so that it is seen which file would have been run; a file without it has the speed 1, and one of
-the speed 0 does not start. ``COLD_START = 1.5`` and ``JOULES = 1.5`` are times of what is usual. A file ``.env`` beside
-it, as git often ignores one, may have ``SPEED_OF_SETTINGS``, by which the speed is multiplied.
+the speed 0 does not start. ``COLD_START = 1.5`` and ``JOULES = 1.5`` are times of what is usual.
 """
 
 from __future__ import annotations
@@ -18,36 +17,31 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 import pytest
 
 from pytest_gpuserve import units
 from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.experiment.handle import Target
+from pytest_gpuserve.experiment.telemetry import TelemetrySource
+from pytest_gpuserve.load.driver import EngineSource
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.tick import AnswerCount
+from pytest_gpuserve.load.tick import AnswerCount, Tick
+from pytest_gpuserve.load.wire import Plan
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.plugin.fixtures import SESSION_NAME
-from tests.fakes.scripted_engines import ScriptedEngines, scripted_instance, stand_in, tick_of
-from tests.fakes.scripted_eyes import ScriptedEyes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.telemetry import TelemetrySource
-    from pytest_gpuserve.load.driver import EngineSource
-    from pytest_gpuserve.load.tick import Tick
-    from pytest_gpuserve.load.wire import Plan
-    from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.servers.mosec import Mosec
+from pytest_gpuserve.servers.instance import Instance
+from pytest_gpuserve.servers.mosec import Mosec
+from tests.fakes.scripted_engines import ScriptedEngines, ScriptedEyes, busy_tick, scripted_instance, stand_in
 
 SCRIPT_NAME: Final = "scripted.json"
 
@@ -124,7 +118,7 @@ class ScriptedServer:
         self.batches += requests / BATCH * math.exp(self.random.gauss(0.0, noise))
         users = plan.schedule.users if isinstance(plan.schedule, Closed) else 1
         answer = AnswerCount(0, b"nonsense" if self.script.wrong else b"FOX", requests, 0)
-        made = tick_of(tick.number, tick.begin_ns, requests, users=users)
+        made = busy_tick(tick.number, tick.begin_ns, requests, users=users)
         return msgspec.structs.replace(made, answers=[answer])
 
 

@@ -1,12 +1,20 @@
-"""Comparisons of simulated builds on the machines of `noise_model`, judged look by look as the gate does."""
+"""Comparisons of simulated builds, judged look by look as the gate does, on machines whose noise is a seeded model.
+
+On the scale of log cost every server start has an offset. What is left of a window is drift, in which neighbours in
+time are alike (AR(1)), the window's own noise, both with the heavy tails of Student's t with 4 degrees of freedom, and
+now and then a stall, of exponential size. Servers that alternate share the drift, not the starts.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import pytest
+from numpy.typing import NDArray
 
 from pytest_gpuserve.verdict.evidence import (
     BLOCKS,
@@ -14,6 +22,7 @@ from pytest_gpuserve.verdict.evidence import (
     FIRST_WORTH,
     LEVELS,
     LOOKS,
+    Levels,
     Prior,
     RoundPoint,
     blocks_worth_a_start,
@@ -24,13 +33,9 @@ from pytest_gpuserve.verdict.evidence import (
 from pytest_gpuserve.verdict.metric import METRICS, Growth
 from pytest_gpuserve.verdict.verdict import Verdict
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+Differences = Sequence[Sequence[float]]
+Numbers = NDArray[np.float64]
 
-    from pytest_gpuserve.verdict.evidence import Levels
-    from tests.fakes.noise_model import Noise
-
-    Differences = Sequence[Sequence[float]]
 
 THROUGHPUT: Final = METRICS["throughput"]
 GROWTH: Final = Growth(0.05)
@@ -153,3 +158,100 @@ def outcome(
             slower = verdict is Verdict.REGRESSED or evidence.slower_within_tolerance
             break
     return End(verdict, slower, windows)
+
+
+TAIL_DOF: Final = 4
+
+TURNS: Final = 4
+"""Windows of a block, ABBA or BAAB."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """One kind of machine. Standard deviations are of log cost: .01 is 1 %.
+
+    Attributes:
+        name: For tests and tables.
+        start_sd: Between server starts of one build.
+        drift_sd: Standard deviation of the drift at any one window.
+        drift_rho: Correlation of the drift of neighbouring windows.
+        own_sd: Standard deviation of the noise that one window has alone.
+        stall_share: Share of windows with a stall.
+        stall_size: Mean size of a stall.
+    """
+
+    name: str
+    start_sd: float
+    drift_sd: float
+    drift_rho: float
+    own_sd: float
+    stall_share: float
+    stall_size: float
+
+    @property
+    def start_pair_variance(self) -> float:
+        """Variance of the difference of two starts: what a prior is about."""
+        return 2 * self.start_sd**2
+
+    def with_start_sd(self, start_sd: float) -> Noise:
+        """The same machine with another spread of starts."""
+        return replace(self, start_sd=start_sd)
+
+    def block_differences(self, random: np.random.Generator, comparisons: int, *, rounds: int, blocks: int) -> Numbers:
+        """Block differences of log cost between two starts of one build, with a fair coin for ABBA or BAAB.
+
+        Returns:
+            Of shape (comparisons, rounds, blocks).
+        """
+        windows = self._windows(random, (comparisons, rounds), blocks * TURNS)
+        windows = windows.reshape(comparisons, rounds, blocks, TURNS)
+        inner_minus_outer = (windows[..., 1] + windows[..., 2] - windows[..., 0] - windows[..., 3]) / 2
+        coins = random.choice((-1.0, 1.0), size=inner_minus_outer.shape)
+        starts = random.normal(0.0, math.sqrt(self.start_pair_variance), (comparisons, rounds, 1))
+        differences: Numbers = coins * inner_minus_outer + starts
+        return differences
+
+    def _windows(self, random: np.random.Generator, shape: tuple[int, int], count: int) -> Numbers:
+        """Drift, own noise and stalls of ``count`` windows in a row."""
+        innovations = self.drift_sd * _heavy_tailed(random, (count, *shape))
+        drift = np.empty_like(innovations)
+        drift[0] = innovations[0]
+        fresh = math.sqrt(1 - self.drift_rho**2)
+        for at in range(1, count):
+            drift[at] = self.drift_rho * drift[at - 1] + fresh * innovations[at]
+        own = self.own_sd * _heavy_tailed(random, (*shape, count))
+        stalls = random.exponential(self.stall_size, (*shape, count)) * (
+            random.random((*shape, count)) < self.stall_share
+        )
+        windows: Numbers = np.moveaxis(drift, 0, -1) + own + stalls
+        return windows
+
+
+def _heavy_tailed(random: np.random.Generator, shape: tuple[int, ...]) -> Numbers:
+    """Student's t, scaled to a standard deviation of 1."""
+    draws: Numbers = random.standard_t(TAIL_DOF, shape) / math.sqrt(TAIL_DOF / (TAIL_DOF - 2))
+    return draws
+
+
+QUIET: Final = Noise("quiet", 0.003, 0.01, 0.3, 0.005, 0.005, 0.10)
+TYPICAL: Final = Noise("typical", 0.006, 0.02, 0.3, 0.01, 0.02, 0.15)
+NOISY: Final = Noise("noisy", 0.01, 0.03, 0.8, 0.015, 0.04, 0.20)
+
+NOISES: Final = (QUIET, TYPICAL, NOISY)
+
+
+def short_and_long(short: int, long: int) -> pytest.MarkDecorator:
+    """Run a test with a number of runs that takes a second, and by name with one that takes a minute."""
+    return pytest.mark.parametrize(
+        "count", [pytest.param(short, id="short"), pytest.param(long, id="long", marks=pytest.mark.slow)]
+    )
+
+
+def chance(rate: float, count: int) -> float:
+    """Twice the standard error of a rate that was counted."""
+    return 2 * math.sqrt(rate * (1 - rate) / count)
+
+
+def cases(names: str, table: Mapping[str, tuple[object, ...]]) -> pytest.MarkDecorator:
+    """Run a test with each row of a table, under its name."""
+    return pytest.mark.parametrize(names, table.values(), ids=table)

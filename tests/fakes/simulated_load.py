@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from unittest import mock
 
 from pytest_gpuserve.load.engine import closed_loop, loop, open_loop, transport
 from pytest_gpuserve.load.engine.__main__ import make_loop
+from pytest_gpuserve.load.engine.reactor import Reactor
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.engine.transport import IDLE, Slot, Stream
 from pytest_gpuserve.load.schedule import is_open
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpuserve.load.engine.reactor import Reactor
-    from pytest_gpuserve.load.tick import Tick
-    from pytest_gpuserve.load.wire import Plan
+from pytest_gpuserve.load.tick import Tick
+from pytest_gpuserve.load.wire import Plan
 
 MS = 1_000_000
 HOUR_NS = 3_600_000 * MS
@@ -86,7 +83,6 @@ class Simulation:
         begin_ns: Begin of the load.
         most_slots: Number of slots that the limit on open files allows.
         stopped: Begin and end of a pause of the engine during which the server runs on.
-        look_ns: Time of a look at the clock.
     """
 
     plan: Plan
@@ -95,7 +91,6 @@ class Simulation:
     begin_ns: int = 1000 * MS
     most_slots: int = 10_000
     stopped: tuple[int, int] = (0, 0)
-    look_ns: int = 0
 
     def __post_init__(self) -> None:
         self.now_ns = 0
@@ -158,8 +153,7 @@ class Simulation:
         heapq.heappush(self._events, (when_ns, self._count, callback))
 
     def perf_counter_ns(self) -> int:
-        """Return the time; only a look at it takes time."""
-        self.now_ns += self.look_ns
+        """Return the time."""
         return self.now_ns
 
     # -- the transport

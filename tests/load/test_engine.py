@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,14 +18,15 @@ import msgspec
 import psutil
 import pytest
 
-from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.errors import LoadFailed, UsageProblem
+from pytest_gpuserve.load import driver as driver_module
+from pytest_gpuserve.load.driver import EngineProcess, Engines
 from pytest_gpuserve.load.engine import pipes
-from pytest_gpuserve.load.engine.loop import OutputPlaces
-from pytest_gpuserve.load.request import Request
-from pytest_gpuserve.load.schedule import Closed, Constant, Schedule
-from pytest_gpuserve.load.wire import BEAT_NS, Outputs, unwritten
-from pytest_gpuserve.measure.histogram import Histogram, bucket_of, seconds_of
+from pytest_gpuserve.load.engine.loop import OWN_FILES, OutputPlaces
+from pytest_gpuserve.load.request import NUMBER_PLACE, Request
+from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson, Schedule, Steps
+from pytest_gpuserve.load.wire import BEAT_NS, Outputs, Plan, unwritten
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan
 
@@ -74,17 +77,7 @@ def test_a_stopped_engine_is_late_and_says_so(server: Serving) -> None:
     expected = int(rate * (end - begin - late_seconds)) - 1
     assert sum(above(tick.lag, late_seconds) for tick in totals.ticks) >= expected
     assert sum(above(tick.latency, late_seconds) for tick in totals.ticks) >= expected
-    # However slow the server is: what a request was late is in its latency, and not in its service time.
-    lag, latency, service = (
-        sum(seconds_of(bucket) * count for tick in totals.ticks for bucket, count in getattr(tick, name).counts.items())
-        for name in ("lag", "latency", "service")
-    )
-    assert latency - service >= 0.95 * lag - 0.002 * latency
     assert totals.requests == totals.due == 800
-    assert any(
-        tick.begin_ns > end * 1e9 and tick.end_ns - totals.ticks[0].begin_ns < (tick.number + 2) * whole.tick_ns
-        for tick in totals.ticks
-    )
     assert any(tick.begin_ns <= begin * 1e9 and tick.end_ns >= end * 1e9 for tick in totals.ticks)
     missed = still_ns / BEAT_NS - 1
     assert sum(tick.late_beats for tick in totals.ticks) >= missed
@@ -102,18 +95,6 @@ def test_a_place_is_blank_once_it_was_taken_or_given_up(tmp_path: Path) -> None:
     assert places.take(0) == b"aaaa"
     places.take(1)
     assert [places.take(place) for place in range(3)] == [unwritten(4), unwritten(4), b"cccc"]
-
-
-@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"", "empty")])
-def test_shared_memory_that_cannot_be_read_is_told_as_such(tmp_path: Path, content: bytes | None, reason: str) -> None:
-    """The error has the file and the reason, and is not trouble with the server."""
-    file = tmp_path / "outputs"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(LoadFailed) as caught:
-        Engines(msgspec.structs.replace(plan(1, connections=1), outputs=Outputs(str(file), 4)))
-    log = caught.value.log_tail
-    assert [text in log for text in (str(file), reason, "127.0.0.1", "Traceback")] == [True, True, False, False]
 
 
 def test_a_reader_that_pauses_loses_nothing_and_stalls_nothing(server: Serving) -> None:
@@ -240,3 +221,237 @@ def test_the_engine_may_open_as_many_files_as_the_hard_limit_says(server: Servin
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert limits == (before[1], before[1])
     assert (totals.requests, totals.errors) == (300, {})
+
+
+# -- their begin, halt and end
+
+
+def remains() -> set[int]:
+    """Return our child processes, zombies included, that are engines or have no command any more."""
+    return {
+        child.pid
+        for child in psutil.Process().children()
+        if child.status() == psutil.STATUS_ZOMBIE or "pytest_gpuserve.load.engine" in child.cmdline()
+    }
+
+
+@pytest.fixture(autouse=True)
+def nothing_remains() -> Iterator[None]:
+    """Fail a test that leaves an engine, or a file that it opened, behind."""
+    files = psutil.Process().num_fds()
+    yield
+    assert remains() == set()
+    assert psutil.Process().num_fds() <= files
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine can be started: what is refused before is refused all the same."""
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+
+
+def not_refused(whole: Plan, processes: int = 1) -> None:
+    """An accepted plan reaches the start, which fails for want of an interpreter."""
+    with pytest.raises(LoadFailed, match="could not be started") as caught:
+        Engines(whole, processes)
+    assert "/nowhere/python" in caught.value.found
+
+
+def test_modules_of_the_working_folder_are_not_the_engines(
+    server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project may have a file named as a module of the standard library, or as one of the engine's."""
+    for name in ("select", "socket", "runpy", "typing", "msgspec", "pytest_gpuserve"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError(f'{__file__} is imported')")
+    monkeypatch.chdir(tmp_path)
+    with Engines(plan(server.port, requests=3)) as engines:
+        assert Totals(engines).take_to_end().requests == 3
+        # Whoever looks at the processes of a machine sees whose it is.
+        assert "pytest_gpuserve.load.engine" in psutil.Process(engines.pids[0]).cmdline()
+
+
+def test_engines_that_end_at_different_ticks_are_one_load(server: Serving) -> None:
+    """One of two engines has one request of three: after its end the other goes on alone, up to the one last tick."""
+    with Engines(plan(server.port, "/ok?ms=200", connections=2, requests=3), 2) as engines:
+        totals = Totals(engines).take_to_end()
+    assert (totals.requests, totals.sent, totals.errors) == (3, 3, {})
+    assert all(before.number < tick.number for before, tick in pairwise(totals.ticks))
+    assert [tick.last for tick in totals.ticks] == [False] * (len(totals.ticks) - 1) + [True]
+    assert max(tick.under_way for tick in totals.ticks) == 2
+    # The one alone is under way for as long as both were together: ten ticks, where the machine has time for all.
+    assert sum(tick.under_way == 1 for tick in totals.ticks) >= 3
+
+
+def test_closed_engines_are_gone_and_may_be_closed_again(server: Serving) -> None:
+    """Engines end by themselves with status 0, also when they report rarely, and when the block raises."""
+    engines = Engines(plan(server.port), 2)
+    processes = [engine._process for engine in engines._engines]
+    assert engines.pids == tuple(process.pid for process in processes)
+    Totals(engines).take_until(lambda totals, _: totals.requests > 0, "load")
+    engines.close()
+    assert [process.returncode for process in processes] == [0, 0]
+    engines.close()
+    rare = Engines(msgspec.structs.replace(plan(server.port), tick_ns=600_000_000_000))
+    with pytest.raises(ArithmeticError), rare:
+        raise ArithmeticError
+    assert rare._engines[0]._process.returncode == 0
+
+
+def test_engines_that_were_not_told_to_begin_are_ended(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that cannot be sent, or Ctrl-C while engines start, leaves no engine."""
+    with pytest.raises(OverflowError):
+        Engines(msgspec.structs.replace(plan(server.port), seed=1 << 70), 2)
+    assert remains() == set()
+    started = []
+
+    def interrupted(engine: EngineProcess, _seconds: float) -> None:
+        started.append(engine.pid)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(EngineProcess, "wait_ready", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Engines(plan(server.port, connections=3), 3)
+    assert len(started) == 2
+    assert remains() == set()
+
+
+def test_an_engine_that_is_killed_is_no_short_measurement(server: Serving) -> None:
+    """One of two engines killed under load ends in LoadFailed that names the signal, not in a last tick."""
+    with Engines(plan(server.port, "/ok?ms=5"), 2) as engines:
+        engines.next_tick()
+        os.kill(engines.pids[1], signal.SIGKILL)
+        with pytest.raises(LoadFailed, match="died") as caught:
+            Totals(engines).take_until(lambda *_: False, "its end")
+    assert caught.value.found == "exit status -9"
+
+
+def test_a_silent_engine_is_given_up(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped engine ends in LoadFailed after the bound on silence, and is killed when closed."""
+    with Engines(plan(server.port, "/ok?ms=5")) as engines:
+        engines.next_tick()
+        monkeypatch.setattr(driver_module, "SILENCE_SECONDS", 1.0)
+        engines._engines[0]._end_seconds = 0.2
+        os.kill(engines.pids[0], signal.SIGSTOP)
+        with pytest.raises(LoadFailed, match="reported nothing for 1 s"):
+            Totals(engines).take_until(lambda *_: False, "its silence")
+        process = engines._engines[0]._process
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize(
+    ("schedule", "processes"),
+    [
+        (Closed(101), 1),
+        (Steps(((3, 1.0), (101, 1.0), (5, 1.0))), 1),
+        (Poisson(1.0, max_in_flight=101), 1),
+        (Closed(201), 2),
+    ],
+)
+def test_more_users_than_files_are_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, schedule: Schedule, processes: int
+) -> None:
+    """The refusal precedes any start, with the limit, the need and the command; one user fewer is accepted."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (50, 100 + OWN_FILES))
+    with pytest.raises(UsageProblem) as caught:
+        Engines(plan(1, schedule=schedule), processes)
+    assert str(101 + OWN_FILES) in caught.value.summary
+    assert str(100 + OWN_FILES) in caught.value.found
+    assert any(f"ulimit -Hn {101 + OWN_FILES}" in remedy for remedy in caught.value.remedies)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (50, 101 + OWN_FILES))
+    not_refused(plan(1, schedule=schedule), processes)
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("schedule", [Closed(2), Steps(((1, 1.0), (2, 1.0))), Burst(50, max_in_flight=2)])
+def test_fewer_users_than_processes_are_refused(schedule: Schedule) -> None:
+    """A process without a user would never end; an open loop without a ceiling has no users to divide."""
+    with pytest.raises(UsageProblem, match="3 processes cannot share 2 connections") as caught:
+        Engines(plan(1, schedule=schedule), 3)
+    assert caught.value.remedies == ("processes=2 at most",)
+    not_refused(plan(1, schedule=schedule), 2)
+    not_refused(plan(1, schedule=Poisson(1.0)), 7)
+
+
+REQUESTS = 60
+
+SLOW_MS = 400
+
+
+def connections(engines: Engines) -> int:
+    """Open TCP connections of all engines."""
+    return sum(len(psutil.Process(pid).net_connections("tcp")) for pid in engines.pids)
+
+
+def test_a_halted_load_has_neither_requests_nor_connections(server: Serving) -> None:
+    """With the return of halt what was sent is answered, no engine has a connection, and none opens one.
+
+    Halted and begun anew, before the load begins or after, the engines and their owner keep no file.
+    """
+    path = f"/digest?ms={SLOW_MS}"
+    before = server.seen("/digest")
+    with Engines(plan(server.port, path, connections=6), 2) as engines:
+        Totals(engines).take_waiting(6)
+        assert connections(engines) == 6
+        engines.halt(seed=0)
+        seen = server.seen("/digest")
+        assert connections(engines) == 0
+        # Whoever goes on at once would have opened others by now.
+        time.sleep(0.2)
+        assert connections(engines) == 0
+        processes = [psutil.Process(), *map(psutil.Process, engines.pids)]
+        files = [process.num_fds() for process in processes]
+        for ticks in (0, 1, 0, 1):
+            engines.begin()
+            for _ in range(ticks):
+                engines.next_tick()
+            engines.halt(seed=0)
+        assert [process.num_fds() for process in processes] == files
+    assert seen.requests - before.requests >= 6
+    assert seen.service_ns - before.service_ns >= (seen.requests - before.requests) * SLOW_MS * 1e6
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(server: Serving) -> None:
+    """Halt does not wait for the requests' own time-out of a minute, and the next load begins as any."""
+    with Engines(plan(server.port, "/never", connections=2)) as engines:
+        Totals(engines).take_waiting(2)
+        engines.halt(seed=0)
+        assert connections(engines) == 0
+        engines.begin()
+        Totals(engines).take_waiting(2)
+
+
+@pytest.mark.parametrize("schedule", [Closed(4), Constant(1000.0)])
+def test_a_load_that_has_ended_begins_anew_and_no_two_sends_are_the_same(server: Serving, schedule: Schedule) -> None:
+    """Two engines send all of a load again, with a number in each request that no other send has."""
+    bodies = (b"all %s one" % NUMBER_PLACE, b"all %s 0000000000 another" % NUMBER_PLACE, b"plain")
+    plans = [plan(server.port, "/echo", requests=REQUESTS, schedule=schedule, body=body) for body in bodies]
+    load = msgspec.structs.replace(
+        plans[0],
+        payloads=tuple(each.payloads[0] for each in plans),
+        numbers_before_end=tuple(len(body) - 4 if NUMBER_PLACE in body else 0 for body in bodies),
+        keep_answers="all",
+    )
+    with Engines(load, 2) as engines:
+        seen = list(Totals(engines).take_to_end().answers.elements())
+        engines.halt(seed=1)
+        engines.begin()
+        again = Totals(engines).take_to_end()
+        seen += again.answers.elements()
+    assert (again.requests, len(seen)) == (REQUESTS, 2 * REQUESTS)
+    numbered = [re.fullmatch(rb"all (\d{10}) (one|0000000000 another)", body) for body in seen if body != b"plain"]
+    assert len(numbered) == 2 * REQUESTS * 2 / 3
+    assert len({match[1] for match in numbered if match}) == len(numbered)
+
+
+def test_an_engine_that_fails_while_halted_is_load_failed(server: Serving) -> None:
+    """A dead engine fails the next halt or tick."""
+    with Engines(plan(server.port), 2) as engines:
+        engines.halt(seed=0)
+        os.kill(engines.pids[0], signal.SIGKILL)
+        with pytest.raises(LoadFailed, match="died"):
+            engines.halt(seed=0)
+        engines.begin()
+        with pytest.raises(LoadFailed, match="died"):
+            engines.next_tick()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import pairwise, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,14 +14,23 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine.loop import OPENING_AT_ONCE, RECONNECT_NS
 from pytest_gpuserve.load.request import NUMBER_PLACE
-from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Objectives, Poisson, Steps, Trace
+from pytest_gpuserve.load.schedule import (
+    Burst,
+    Closed,
+    ClosedSchedule,
+    Constant,
+    Gamma,
+    Objectives,
+    OpenSchedule,
+    Poisson,
+    Schedule,
+    Steps,
+    Trace,
+)
 from pytest_gpuserve.load.wire import OPENS, Endpoint, Plan
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
+from tests.fakes.scripted_engines import taken
 from tests.fakes.simulated_load import HOUR_NS, MS, Reply, Sent, Simulation
-from tests.load.ticks import taken
-
-if TYPE_CHECKING:
-    from pytest_gpuserve.load.schedule import ClosedSchedule, OpenSchedule, Schedule
 
 ONE = ((b"0",),)
 TWO = ((b"0",), (b"1",))
@@ -289,17 +298,6 @@ def test_every_arrival_is_sent_at_its_own_time(schedule: OpenSchedule, processes
         assert part.ticks[0].due == part.ticks[0].sent == sum(part.ticks[0].lag.counts.values())
 
 
-def test_latency_counts_from_the_intended_send_and_service_from_the_actual_one() -> None:
-    """A burst of 4 at one at a time, 10 ms each: the last has waited for three, and only its latency says so."""
-    simulation = Simulation(plan(Burst(4, max_in_flight=1))).run()
-    (tick,) = simulation.ticks
-    assert tick.latency == taken([10 * MS, 20 * MS, 30 * MS, 40 * MS])
-    assert tick.service == taken(4 * [10 * MS])
-    assert tick.lag == taken([0, 0, 0, 0])
-    assert (tick.due, tick.sent, tick.held, tick.in_flight_ns) == (4, 4, 3, 40 * MS)
-    assert simulation.most_at_once == 1
-
-
 def test_time_to_open_a_connection_is_latency_but_neither_lag_nor_service() -> None:
     """It holds with a connection for each request, and if the server closes idle ones, which is not an error."""
     simulation = Simulation(plan(Trace(((0.0, 0), (1.0, 0)))), opens=lambda _: (5 * MS, "")).run()
@@ -322,23 +320,6 @@ def test_time_to_open_a_connection_is_latency_but_neither_lag_nor_service() -> N
     closed.serve = serve
     closed.run()
     assert (closed.sends, closed.errors) == ([0, 100 * MS, 200 * MS, 300 * MS, 400 * MS], {})
-
-
-def test_lag_is_what_the_engine_takes_from_due_or_free_to_the_send() -> None:
-    """With 7 ns for each look at the clock: one look to notice what is due, together or not, and one to send it."""
-    held = Simulation(plan(Burst(3, max_in_flight=1)), look_ns=7).run()
-    assert held.ticks[0].lag == taken([14, 7, 7])
-    alone = Simulation(plan(Constant(10.0), ms=250), look_ns=7).run()
-    assert alone.ticks[0].lag == taken([14, 14, 14])
-    for payloads in (ONE, TWO):
-        closed = Simulation(plan(Closed(1), ms=500, payloads=payloads), look_ns=7).run()
-        assert set(closed.ticks[0].lag.counts) == {bucket_of(7)}
-        for part in share(plan(Closed(4), ms=1000, payloads=payloads), 2):
-            noted = sum(Simulation(part).run().ticks[0].lag.counts.values())
-            assert 200 // 8 <= noted <= 200 // 8 + 8, "about every eighth is noted, in each process"
-    thinking = plan(Closed(1, think_seconds=0.1), ms=200)
-    late = Simulation(thinking, begin_ns=1000 * MS, stopped=(1100 * MS, 1150 * MS)).run()
-    assert late.ticks[0].lag == taken([0, 40 * MS])
 
 
 @pytest.mark.parametrize("ceiling", [1, 10, None])
@@ -373,24 +354,6 @@ def test_the_ceiling_is_never_exceeded_and_always_used(processes: int) -> None:
     assert sum(tick.held for tick in ticks) == late > 150
     limited = Simulation(plan(Burst(30)), most_slots=10).run()
     assert (limited.most_slots_at_once, limited.ticks[0].held, limited.requests) == (10, 20, 30)
-
-
-@pytest.mark.parametrize("schedule", [Closed(1), Constant(10.0)])
-def test_a_request_that_is_sent_again_is_one_request_from_its_first_send_on(schedule: Schedule) -> None:
-    """Its slot gets the payload that it sent, and it is counted beside: not as sent, failed or begun anew."""
-    simulation = Simulation(plan(schedule, requests=2, payloads=TWO))
-
-    def serve(sent: Sent) -> Reply:
-        (slot,) = simulation.slots
-        if sent.number:
-            simulation.at(sent.at_ns + 5 * MS, lambda: again.append(simulation.loop.resent(slot)))
-        return Reply(10 * MS)
-
-    again: list[bytes] = []
-    simulation.serve = serve
-    (tick,) = simulation.run().ticks
-    assert (again, tick.resent, tick.sent, tick.requests, tick.errors) == ([b"1"], 1, 2, 2, {})
-    assert tick.latency == taken([10 * MS, 10 * MS])
 
 
 def test_what_was_due_before_the_end_is_sent_after_it() -> None:
@@ -546,18 +509,3 @@ def test_a_user_who_thinks_goes_on_though_the_server_hangs_up() -> None:
     assert simulation.errors == {}
     (turns,) = (turns for turns in conversations(simulation.sent) if [payload for payload, _ in turns] == [6, 7])
     assert turns[1][1].at_ns - turns[0][1].at_ns == 30 * MS
-
-
-def test_engines_share_conversations_without_a_number_in_common() -> None:
-    """Each plays all of them in turn, from another one on."""
-    numbers: list[bytes] = []
-    for part, first in ((0, {0, 1, 2}), (1, {4, 5})):
-        sent = Simulation(conversing(Closed(4), ms=1000, parts=2, part=part)).run().sent
-        played = conversations(sent)
-        assert played[0][0][0] in first
-        openings = [turns[0][0] for turns in played if PAUSES_NS[turns[0][0]] == OPENS]
-        counts = [openings.count(index) for index in (0, 3, 4, 6)]
-        # Users' first conversations begin anywhere.
-        assert max(counts) - min(counts) <= 2
-        numbers += [turns[0][1].payload.split()[1] for turns in played]
-    assert len(set(numbers)) == len(numbers)

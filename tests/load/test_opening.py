@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import resource
 import socket
 import ssl
 import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,11 +16,9 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import opening
 from pytest_gpuserve.load.engine.opening import Connected, Opening, ResolvedAddress, resolve
-from pytest_gpuserve.load.engine.reactor import FEW_TIMERS, READABLE, Reactor
+from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.process.ports import free_port
-
-Pairs = Callable[[], tuple[socket.socket, socket.socket]]
 
 SAFETY_NS = 20_000_000_000
 SHORT_NS = 30_000_000
@@ -105,10 +98,21 @@ def test_an_open_connection_is_handed_over_free_of_the_reactor(stack: ExitStack)
     attempt.reactor.forget(connected.fileno())
 
 
-def test_an_unknown_host_is_told_before_the_load() -> None:
-    """It is an error of the load, not of every request."""
-    with pytest.raises(OSError, match=r"Name or service not known|Temporary failure|No address"):
-        resolve(Endpoint("http", "nobody.invalid", 80))
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [
+        (Endpoint("http", "nobody.invalid", 80), "Name or service not known|Temporary failure|No address"),
+        *(
+            (Endpoint("http", HOST, 1, Tls(name)), f"no certificate can be for '{name}'")
+            for name in ("", ".example", "a" * 64 + ".example")
+        ),
+        *((Endpoint("http", HOST, 1, Tls("localhost", ca_file=file)), file) for file in ("/dev/null", "/nowhere.pem")),
+    ],
+)
+def test_what_no_request_could_reach_is_told_before_the_load(endpoint: Endpoint, said: str) -> None:
+    """An unknown host, an impossible server name and a file without certificates are told once, not by each request."""
+    with pytest.raises(OSError, match=said):
+        resolve(endpoint)
 
 
 def test_what_cannot_be_connected_is_told_later(stack: ExitStack) -> None:
@@ -141,28 +145,6 @@ def test_a_full_backlog_is_a_connect_timeout(stack: ExitStack) -> None:
     attempt.reactor.run()
     assert attempt.said == [("nothing yet", ""), ("connect timeout", "no connection within 0.03 s")]
     assert time.perf_counter_ns() - begin_ns >= SHORT_NS
-
-
-def test_the_limit_on_open_files_is_named(stack: ExitStack) -> None:
-    """If the process reaches its limit of open files, the failure says so, with the command that shows the limit."""
-    _, address = listen(stack)
-    attempt = Attempt(stack, address)
-    assert attempt.result() == ("open", "")
-    lowest = os.dup(0)
-    os.close(lowest)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-    try:
-        # In the reactor that there is: a new one would itself need files.
-        attempt.said.clear()
-        Opening(address, attempt.reactor, SAFETY_NS, attempt._open, attempt._fail)
-        assert attempt.said == [], "called from within the constructor"
-        attempt.reactor.run()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    ((kind, sample),) = attempt.said
-    assert kind == "connect"
-    assert "the limit on open files is too low, see `ulimit -n`" in sample
 
 
 def context() -> ssl.SSLContext:
@@ -207,13 +189,6 @@ def test_a_handshake_that_is_not_answered_times_out(stack: ExitStack) -> None:
             pass
 
 
-@pytest.mark.parametrize("name", ["", ".example", "a" * 64 + ".example"])
-def test_a_name_that_no_certificate_can_have_is_found_beforehand(name: str) -> None:
-    """An impossible server name is an error before the load, which names it."""
-    with pytest.raises(OSError, match=f"no certificate can be for '{name}'"):
-        resolve(Endpoint("http", HOST, 1, Tls(name)))
-
-
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that a name has, which a test fills in."""
@@ -254,17 +229,7 @@ def test_an_address_that_does_not_answer_does_not_keep_the_next_from_being_tried
     assert resolve(Endpoint("http", "localhost", port)).at == (HOST, port)
 
 
-def test_a_file_without_certificates_is_named(tmp_path: Path) -> None:
-    """A file without certificates is an error before the load, which names it."""
-    empty = tmp_path / "empty.pem"
-    empty.touch()
-    for path in (str(empty), "/nowhere/ca.pem"):
-        with pytest.raises(OSError, match=path):
-            resolve(Endpoint("http", HOST, 1, Tls("localhost", ca_file=path)))
-
-
 MILLISECOND_NS = 1_000_000
-FAR_NS = 3_600_000_000_000
 
 
 @contextmanager
@@ -280,26 +245,6 @@ def running() -> Iterator[Reactor]:
         yield reactor
     finally:
         reactor.close()
-
-
-@pytest.fixture
-def reactor() -> Iterator[Reactor]:
-    """Give a reactor."""
-    with running() as given_reactor:
-        yield given_reactor
-
-
-@pytest.fixture
-def pair() -> Iterator[Pairs]:
-    """Give a maker of connected sockets, which are closed at the end unless they were before."""
-    with ExitStack() as stack:
-
-        def make() -> tuple[socket.socket, socket.socket]:
-            ours, theirs = socket.socketpair()
-            ours.settimeout(0)
-            return stack.enter_context(ours), stack.enter_context(theirs)
-
-        yield make
 
 
 @given(delays=st.lists(st.integers(-3 * MILLISECOND_NS, 3 * MILLISECOND_NS), min_size=1, max_size=20))
@@ -321,34 +266,16 @@ def test_timers_are_called_in_order_and_never_early(delays: list[int]) -> None:
     assert called == sorted((delay_ns, number) for number, delay_ns in enumerate(delays))
 
 
-def test_cancelled_timers_are_not_called_and_leave_nothing_behind(reactor: Reactor) -> None:
-    """Many thousand time-outs an hour away, cancelled as connections open, leave neither callbacks nor places."""
-
-    class Watched:
-        def call(self) -> None:
-            raise AssertionError("called though cancelled")
-
-    kept = [reactor.at(time.perf_counter_ns() + FAR_NS + number, reactor.stop) for number in range(10)]
-    gc.disable()
-    try:
-        for number in range(10_000):
-            watched = Watched()
-            watch = weakref.ref(watched)
-            timer = reactor.at(time.perf_counter_ns() + FAR_NS - number, watched.call)
-            del watched
-            assert watch() is not None
-            reactor.cancel(timer)
-            assert watch() is None
-    finally:
-        gc.enable()
-    assert len(reactor._timers) <= 2 * (len(kept) + 1) + FEW_TIMERS + 1
-    reactor.at(0, reactor.stop)
-    reactor.run()
-
-
 @pytest.mark.parametrize("batch", [2, 300])
-def test_a_socket_closed_in_a_batch_gets_none_of_its_events(reactor: Reactor, pair: Pairs, batch: int) -> None:
+def test_a_socket_closed_in_a_batch_gets_none_of_its_events(stack: ExitStack, batch: int) -> None:
     """The first handler closes all others and opens new sockets: neither the old handlers nor the new are called."""
+    reactor = stack.enter_context(running())
+
+    def pair() -> tuple[socket.socket, socket.socket]:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(0)
+        return stack.enter_context(ours), stack.enter_context(theirs)
+
     olds = [pair() for _ in range(batch)]
     called: list[int] = []
 
@@ -371,24 +298,3 @@ def test_a_socket_closed_in_a_batch_gets_none_of_its_events(reactor: Reactor, pa
     reactor.run()
     assert len(called) == 1
     assert [ours.fileno() for number, (ours, _) in enumerate(olds) if number != called[0]] == [-1] * (batch - 1)
-
-
-def test_a_socket_that_is_to_be_closed_later_is_closed_after_the_batch(reactor: Reactor, pair: Pairs) -> None:
-    """A socket with unread bytes has no more events; one from the last timer is closed with the reactor."""
-    ours, theirs = pair()
-
-    def readable(_mask: int) -> None:
-        reactor.close_later(ours)
-        assert ours.fileno() != -1
-        reactor.at(time.perf_counter_ns() + MILLISECOND_NS, reactor.stop)
-
-    reactor.watch(ours.fileno(), readable, READABLE)
-    theirs.send(b"go")
-    reactor.run()
-    assert ours.fileno() == -1
-    other, _ = pair()
-    with running() as ending:
-        ending.at(0, partial(ending.close_later, other))
-        ending.at(0, ending.stop)
-        ending.run()
-    assert other.fileno() == -1

@@ -13,13 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.request import (
-    BODY_CHARACTERS,
-    Expect,
-    Request,
-    check_answer,
-    choices_of,
-)
+from pytest_gpuserve.load.request import BODY_CHARACTERS, Expect, Request, check_answer, choices_of
 from pytest_gpuserve.load.wire import Endpoint, Tls, endpoint_of
 
 KNOWN_METHODS = st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])

@@ -8,12 +8,13 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.__main__ import LoadOutcome, run_load
+from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.tick import Tick
+from pytest_gpuserve.load.tick import AnswerCount, Tick
 from pytest_gpuserve.load.validity import lost_in_mid_load
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.verdict.reason import ReasonKind
-from tests.load.ticks import TICK_NS, reporting, tick_of
+from tests.fakes.scripted_engines import TICK_NS, reporting, tick_of
 
 LATENCY_NS = 1_000_000
 USERS = 2
@@ -106,3 +107,78 @@ def test_a_load_that_never_began_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         run_load(PLAN)
     assert caught.value.log_tail
     assert engines.__exit__.call_count == 1
+
+
+# -- answers
+
+
+def tick_with(*answers: AnswerCount, requests: int | None = None) -> Tick:
+    """A tick with these answers; more requests if some were not passed on."""
+    count = sum(answer.count for answer in answers)
+    return Tick(0, 0, 1, requests=count if requests is None else requests, answers=list(answers))
+
+
+def told(check: AnswerCheck) -> str:
+    """Text of the one reason."""
+    (reason,) = check.reasons()
+    return reason.text
+
+
+def test_a_wrong_answer_is_told_with_its_request() -> None:
+    """The report has the count, the first request, the payload and the expectation; kept back answers do not count."""
+    check = AnswerCheck([b"one", b"two"])
+    right, wrong, first = AnswerCount(0, b"one", 5, 0), AnswerCount(1, b"2", 3, 7), AnswerCount(0, b"1", 1, 3)
+    check.check(tick_with(right, AnswerCount(1, b"two", 4, 1), requests=15))
+    assert (check.answers, check.checked, check.wrong, check.mixed_up) == (15, 9, 0, 0)
+    check.check(tick_with(right, wrong, first))
+    assert told(check) == "wrong answers: 4 of 18 checked; the first: request 3 (payload 0): expected b'one', got b'1'"
+    assert (check.answers, check.checked, check.wrong, check.mixed_up) == (24, 18, 4, 0)
+
+
+def test_mixed_up_answers_are_recognised() -> None:
+    """An answer may be wrong for its own payload and right for another's; a check of the user's may raise any error."""
+    asked: list[bytes] = []
+
+    def is_three(body: bytes) -> bool:
+        asked.append(body)
+        if not body.startswith(b"three"):
+            raise KeyError("label")
+        return True
+
+    check = AnswerCheck([None, b"one", b"two", is_three])
+    answers = [AnswerCount(3, b"one", 1, 11), AnswerCount(1, b"three!", 2, 10)]
+    check.check(tick_with(*answers, AnswerCount(0, b"x", 4, 1), AnswerCount(2, b"x", 1, 12)))
+    assert (check.answers, check.checked, check.wrong, check.mixed_up) == (8, 4, 4, 3)
+    assert told(check) == (
+        "wrong answers: 4 of 4 checked, 3 of them right for another request;"
+        " the first: request 10 (payload 1): the answer to payload 3: answers are mixed up"
+    )
+    # An answer is checked once, however often it comes.
+    check.check(tick_with(*answers))
+    assert (check.wrong, sorted(asked)) == (7, [b"one", b"three!", b"x"])
+    # Expectations may overlap; only a wrong answer is looked for elsewhere.
+    overlapping = AnswerCheck([bool, b"two"])
+    overlapping.check(tick_with(AnswerCount(0, b"two", 1, 0)))
+    assert not overlapping.wrong
+
+
+@pytest.mark.parametrize(
+    ("expected", "checked", "wants_all", "found"),
+    [
+        ([b"A", b"B"], 0, False, [ReasonKind.ANSWERS_UNCHECKED]),
+        ([b"A", b"B"], 9, False, []),
+        ([b"A", b"B"], 9, True, [ReasonKind.ANSWERS_UNCHECKED]),
+        ([None, None], 0, False, []),
+    ],
+)
+def test_answers_that_could_not_be_checked_are_not_a_pass(
+    expected: list[bytes | None], checked: int, found: list[ReasonKind], *, wants_all: bool
+) -> None:
+    """With an expectation and no comparison the load fails; some comparisons are enough unless all were requested."""
+    check = AnswerCheck(expected, wants_all=wants_all)
+    answers = [AnswerCount(0, b"A", checked, 0)] if checked else []
+    check.check(Tick(0, 0, 1, requests=10, unchecked=10 - checked, answers=answers))
+    reasons = check.reasons()
+    assert [reason.kind for reason in reasons] == found
+    if found:
+        assert f"{10 - checked} of 10 answers could not be checked" in reasons[0].text

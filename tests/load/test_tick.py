@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.load.engine.tick_counters import (
+    ALL_ANSWER_BYTES,
+    DISTINCT_ANSWER_BYTES,
+    DISTINCT_ANSWERS,
+    LARGEST_ANSWER_BYTES,
+    ON_TIME_NS,
+    SAMPLE_CHARACTERS,
+    Beats,
+    BusyClock,
+    DurationRecorder,
+    TickCounters,
+)
 from pytest_gpuserve.load.tick import AnswerCount, Tick, aligned, together, total
+from pytest_gpuserve.load.wire import BEAT_NS, MAX_MESSAGE_BYTES, frame
 from pytest_gpuserve.measure.histogram import Histogram, requests_to_know
 from pytest_gpuserve.measure.window import Streams
-from tests.load.ticks import taken
-
-UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
+from tests.fakes.scripted_engines import taken
 
 COUNTED = ("requests", "due", "sent", "held", "unchecked", "in_flight_ns", "cpu_ns")
 SUMS = (*COUNTED, "good", "unjudged", "resent", "sending_ns", "receiving_ns")
@@ -27,40 +42,6 @@ HISTOGRAMS = ("latency", "service", "lag")
 
 
 NS = 10**9
-COUNTS = st.integers(0, 10**9)
-KINDS = st.sampled_from(["reset", "timeout", "status 503"])
-LATENCIES = st.lists(st.integers(1, 10**11), max_size=8).map(taken)
-STREAMS = st.none() | st.builds(Streams, LATENCIES, LATENCIES, LATENCIES, st.integers(-9, 9), COUNTS, COUNTS)
-ANSWERS = st.builds(AnswerCount, st.integers(0, 2), st.sampled_from([b"", b"a", b"b"]), st.integers(1, 99), COUNTS)
-
-
-@st.composite
-def ticks_of_engines(draw: st.DrawFn) -> list[list[Tick]]:
-    """Ticks by number, and of each number one of every engine; each engine ends its ticks a little apart."""
-    engines = draw(st.integers(1, 3))
-    begins = [0] * engines
-    rows = []
-    for number in range(draw(st.integers(1, 4))):
-        row = []
-        for engine in range(engines):
-            end = (number + 1) * 1000 + draw(st.integers(0, 99))
-            fields: dict[str, Any] = {name: draw(COUNTS) for name in (*SUMS, "under_way", "oldest_ns")}
-            fields |= {name: draw(LATENCIES) for name in HISTOGRAMS} | {"streams": draw(STREAMS)}
-            row.append(
-                Tick(
-                    number,
-                    begins[engine],
-                    end,
-                    errors=draw(st.dictionaries(KINDS, st.integers(1, 99))),
-                    error_samples=draw(st.dictionaries(KINDS, st.text(max_size=3))),
-                    answers=draw(st.lists(ANSWERS, max_size=4, unique_by=lambda answer: (answer.index, answer.body))),
-                    last=draw(st.booleans()),
-                    **fields,
-                )
-            )
-            begins[engine] = end
-        rows.append(row)
-    return rows
 
 
 def tick(number: int = 0, begin_ns: int = 0, end_ns: int = 10**9, **fields: Any) -> Tick:  # noqa: ANN401 -- any of a tick's fields
@@ -73,41 +54,43 @@ def merged(ticks: list[Tick]) -> Tick:
     return together({f"engine {part}": each for part, each in enumerate(ticks)})
 
 
-def check_sums(whole: Tick, parts: list[Tick]) -> None:
-    """Counts, histograms and errors of a whole are those of its parts."""
+def counted(part: int) -> dict[str, Any]:
+    """Another value of each field that adds up."""
+    fields: dict[str, Any] = {name: 100 * place + part for place, name in enumerate(SUMS)}
+    fields |= {name: taken(range(part, 1000 * part, 17 + place)) for place, name in enumerate(HISTOGRAMS)}
+    fields["streams"] = Streams(ttft=taken([part]), tpot=taken([part, 7]), tokens=part, with_usage=1)
+    return fields | {"errors": {"reset": part, f"status 50{part}": 1}}
+
+
+@pytest.mark.parametrize("whole_of", [merged, total], ids=["over engines", "over time"])
+def test_what_is_counted_adds_up(whole_of: Callable[[list[Tick]], Tick]) -> None:
+    """Counts, histograms and errors of a whole are exactly those of its parts."""
+    parts = [tick(part, part * NS, (part + 1) * NS, **counted(part)) for part in (1, 2, 3)]
+    whole = whole_of(parts)
     for name in SUMS:
         assert getattr(whole, name) == sum(getattr(part, name) for part in parts)
     for name in HISTOGRAMS:
         found, each = getattr(whole, name), [getattr(part, name) for part in parts]
         assert Counter(found.counts) == sum((Counter(part.counts) for part in each), Counter())
         assert (found.sum_ns, found.max_ns) == (sum(part.sum_ns for part in each), max(part.max_ns for part in each))
+    assert whole.errors == {"reset": 6, "status 501": 1, "status 502": 1, "status 503": 1}
+    assert whole.error_count == 9
     assert whole.streams == Streams.pooled(part.streams for part in parts)
-    assert Counter(whole.errors) == sum((Counter(part.errors) for part in parts), Counter())
 
 
-@UNHURRIED
-@given(rows=ticks_of_engines())
-def test_merged_ticks_hold_what_the_engines_counted(rows: list[list[Tick]]) -> None:
-    """Counts and histograms add exactly, distinct answers stand once, and the time is what they cover on average."""
-    for row in rows:
-        whole = merged(row)
-        check_sums(whole, row)
-        assert whole.under_way == sum(part.under_way for part in row)
-        ends = [part.end_ns for part in row]
-        assert whole.begin_ns == sum(part.begin_ns for part in row) // len(row)
-        assert whole.end_ns == (max(ends) if any(part.last for part in row) else sum(ends) // len(row))
-        assert whole.oldest_ns == max(part.oldest_ns for part in row)
-        assert whole.last is all(part.last for part in row)
-        assert whole.number == row[0].number
-        counts: Counter[tuple[int, bytes]] = Counter()
-        numbers: dict[tuple[int, bytes], int] = {}
-        for answer in (answer for part in row for answer in part.answers):
-            key = (answer.index, answer.body)
-            counts[key] += answer.count
-            numbers[key] = min(numbers.get(key, answer.number), answer.number)
-        assert {(answer.index, answer.body): answer.count for answer in whole.answers} == counts
-        assert {(answer.index, answer.body): answer.number for answer in whole.answers} == numbers
-        assert len(whole.answers) == len(counts)
+@pytest.mark.parametrize(("last", "end_ns"), [(0, 1050), (1, 1100), (2, 1100)])
+def test_a_tick_of_several_engines_covers_their_time_on_average(last: int, end_ns: int) -> None:
+    """But for the load's last; what is under way adds up, and the same answer stands once, with its first request."""
+    one, other = (AnswerCount(0, b"a", 2, 9), AnswerCount(1, b"a", 1, 7)), (AnswerCount(0, b"a", 3, 4),)
+    whole = merged(
+        [
+            tick(5, 0, 1000, under_way=3, oldest_ns=70, answers=list(one), last=last > 0),
+            tick(5, 40, 1100, under_way=2, oldest_ns=90, answers=list(other), last=last > 1),
+        ]
+    )
+    assert (whole.number, whole.begin_ns, whole.end_ns, whole.last) == (5, 20, end_ns, last == 2)
+    assert (whole.under_way, whole.oldest_ns) == (5, 90)
+    assert whole.answers == [AnswerCount(0, b"a", 5, 4), AnswerCount(1, b"a", 1, 7)]
 
 
 def test_clocks_that_went_apart_lengthen_no_window() -> None:
@@ -121,22 +104,6 @@ def test_clocks_that_went_apart_lengthen_no_window() -> None:
     windows = [total(ticks[first : first + 5]) for first in range(0, 20, 5)]
     assert {window.throughput for window in windows} == {1000.0}
     assert total(ticks).throughput == 1000.0
-
-
-@UNHURRIED
-@given(rows=ticks_of_engines())
-def test_a_stretch_is_the_sum_of_its_ticks(rows: list[list[Tick]]) -> None:
-    """Counts, histograms, sums and maxima of a stretch are those of all its ticks."""
-    ticks = [merged(row) for row in rows]
-    totals = total(ticks)
-    check_sums(totals, ticks)
-    assert totals.error_count == sum(totals.errors.values())
-    assert (totals.under_way, totals.oldest_ns) == (ticks[-1].under_way, ticks[-1].oldest_ns)
-    # However the ticks are put together, and with nothing added.
-    assert Tick() + total(ticks[:1]) + total(ticks[1:]) == totals
-    # Engines overlap, and yet no time counts twice.
-    assert totals.nanoseconds == ticks[-1].end_ns - ticks[0].begin_ns
-    assert totals.end_ns == ticks[-1].end_ns
 
 
 def test_the_first_sight_of_an_error_is_kept() -> None:
@@ -170,6 +137,10 @@ def test_only_the_time_that_ticks_cover_counts_and_once() -> None:
     """An engine that stood still ends its tick late, in the time of the others' next one; windows may be apart."""
     totals = total([tick(0, 0, 3 * NS, requests=5), tick(1, NS, 2 * NS, requests=2)])
     assert (totals.requests, totals.nanoseconds, totals.end_ns) == (7, 3 * NS, 3 * NS)
+    later = tick(2, 3 * NS, 4 * NS, oldest_ns=5)
+    # However they are put together; the end is that of the last one.
+    assert Tick() + totals + later == total([tick(0, 0, 3 * NS, requests=5), tick(1, NS, 2 * NS, requests=2), later])
+    assert (totals + later).oldest_ns == 5
     assert total([tick(0, 0, 100), tick(5, 500, 600)]).nanoseconds == 200
 
 
@@ -186,18 +157,6 @@ def test_rates_are_by_hand() -> None:
     assert total([]) == empty
 
 
-@UNHURRIED
-@given(values=st.lists(st.integers(1, 10**11), min_size=1, max_size=300))
-@example(values=[10**6 + 100] * 100)
-@example(values=[10**6 + 900] * 100)
-def test_mean_and_maximum_are_exact_and_bound_quantiles(values: list[int]) -> None:
-    """Mean and maximum are not rounded to buckets, and no quantile is beyond the maximum."""
-    durations = taken(values)
-    assert durations.mean == pytest.approx(sum(values) / len(values) / 1e9, rel=1e-12)
-    assert durations.max_seconds == max(values) / 1e9
-    assert all((durations.known_quantile(q) or 0) <= durations.max_seconds for q in (0.5, 0.9, 0.99))
-
-
 @pytest.mark.parametrize(("q", "needed"), [(0.1, 2), (0.5, 2), (0.75, 4), (0.9, 10), (0.99, 100), (0.999, 1000)])
 def test_a_quantile_is_known_once_something_lies_above_it(q: float, needed: int) -> None:
     """From so many requests on, and not one fewer, the nearest rank is not the last one."""
@@ -206,3 +165,175 @@ def test_a_quantile_is_known_once_something_lies_above_it(q: float, needed: int)
     assert math.ceil(Fraction(str(q)) * (needed - 1)) == needed - 1
     assert Histogram({5: needed - 1}, needed, 1).known_quantile(q) is None
     assert Histogram({5: needed}, needed, 1).known_quantile(q) is not None
+    # No quantile is beyond the maximum, which no bucket rounds.
+    for nanoseconds in (10**6 + 100, 10**6 + 900):
+        durations = taken([nanoseconds] * needed)
+        assert (durations.known_quantile(q) or 0) <= durations.max_seconds == nanoseconds / 1e9
+
+
+# -- how an engine counts
+
+SECRET, OTHER = "hf_abcdefghijkl", "sk-ABCDEFGHIJKL"
+
+EDGES = st.integers(1, 35_000).map(lambda around: int(1.001**around))
+"""Histogram at a bucket's very edge, which a rounding would put into the next."""
+DURATIONS = st.integers(0, 10**13) | st.integers(0, 3000) | EDGES | EDGES.map(lambda edge: max(0, edge - 1))
+KEEPING: list[Literal["all", "some"]] = ["all", "some"]
+
+
+def answer(counters: TickCounters, body: bytes, index: int = 0, number: int = 0, latency_ns: int = 5) -> None:
+    """Count a good answer in the way of the loops."""
+    counters.latency.note(latency_ns)
+    seen = counters.answers[index].get(body)
+    if seen is not None:
+        seen[0] += 1
+    else:
+        counters.new_answer(index, number, body)
+
+
+def close(counters: TickCounters, now_ns: int = 1) -> Tick:
+    """Close a tick for its answers."""
+    return counters.close(now_ns, 0)
+
+
+@given(pieces=st.lists(st.lists(DURATIONS)))
+@example(pieces=[[0, 1, 2, 1_000_000], [], [1_000_000]])
+@example(pieces=[[max(0, int(1.001**at) + by) for at in range(1, 35_000) for by in range(-2, 3)]])
+def test_a_histogram_is_that_of_its_durations_whenever_it_is_settled(pieces: list[list[int]]) -> None:
+    """Buckets equal ``bucket_of`` to the last one, sum and maximum are exact, and the next one begins empty."""
+    durations = DurationRecorder()
+    for piece in pieces:
+        for duration_ns in piece:
+            durations.note(duration_ns)
+        durations.settle()
+    assert durations.close() == taken(duration_ns for piece in pieces for duration_ns in piece)
+    assert durations.close() == taken([])
+
+
+@pytest.mark.parametrize("payloads", [1, DISTINCT_ANSWERS + 5])
+def test_distinct_bodies_are_kept_up_to_a_number(payloads: int) -> None:
+    """A surplus body is unchecked, for any payload; kept ones are counted, and the next tick is empty."""
+    counters = TickCounters(payloads)
+    for number in range(DISTINCT_ANSWERS + 1):
+        answer(counters, b"%d" % number, number % payloads, number)
+    answer(counters, b"0", number=1000)
+    answer(counters, b"%d" % DISTINCT_ANSWERS, DISTINCT_ANSWERS % payloads)
+    tick = close(counters)
+    assert (len(tick.answers), tick.unchecked, tick.requests) == (DISTINCT_ANSWERS, 2, DISTINCT_ANSWERS + 3)
+    assert AnswerCount(0, b"0", 2, 0) in tick.answers
+    answer(counters, b"%d" % DISTINCT_ANSWERS)
+    assert close(counters).unchecked == 0
+
+
+@pytest.mark.parametrize("keep", KEEPING)
+def test_a_body_that_no_report_has_room_for_is_unchecked(keep: Literal["all", "some"]) -> None:
+    """Even the first body of a tick, with all answers requested, is counted, but not kept."""
+    counters = TickCounters(1, keep)
+    answer(counters, bytes(LARGEST_ANSWER_BYTES + 1))
+    tick = close(counters)
+    assert (tick.requests, tick.unchecked, tick.answers) == (1, 1, [])
+
+
+def test_all_answers_are_kept_where_all_are_asked_for() -> None:
+    """All requested answers are kept, as far as they fit into the longest message."""
+    counters = TickCounters(1, "all")
+    bodies = [b"%d" % number + b"." * 100 for number in range(3 * DISTINCT_ANSWERS)]
+    assert sum(map(len, bodies)) > 2 * DISTINCT_ANSWER_BYTES
+    for number, body in enumerate(bodies):
+        answer(counters, body, number=number)
+    tick = close(counters)
+    assert tick.unchecked == 0
+    assert tick.answers == [AnswerCount(0, body, 1, number) for number, body in enumerate(bodies)]
+    size = LARGEST_ANSWER_BYTES
+    for number in range(2 * ALL_ANSWER_BYTES // size):
+        answer(counters, number.to_bytes(size, "little"))
+    tick = close(counters)
+    assert (len(tick.answers), tick.unchecked) == (ALL_ANSWER_BYTES // size, ALL_ANSWER_BYTES // size)
+    assert len(frame(tick)) < MAX_MESSAGE_BYTES
+
+
+@pytest.mark.parametrize("before", range(SAMPLE_CHARACTERS - 32, SAMPLE_CHARACTERS + 2))
+def test_a_sample_is_short_and_shows_no_secret_nor_the_half_of_one(
+    monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """Wherever a sample ends, a secret that only the owner knows is in it whole, to be found, or not at all."""
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    for kind, secret in (("known here", SECRET), ("known to the owner", OTHER)):
+        counters = TickCounters()
+        counters.fail(kind, f"{'x' * (before % 2)}{' x' * (before // 2)} {secret}{' x' * 100}")
+        sample = close(counters).error_samples[kind]
+        assert not any(part in sample.replace(OTHER, "") for part in (SECRET[:5], OTHER[:5]))
+        assert len(sample) <= SAMPLE_CHARACTERS + len(OTHER) + 1
+
+
+MS = 1_000_000
+TIMER_NS = 60_000
+
+
+def looked(still_ns: int, after_ns: int, *, cpu_share: float = 0.0) -> tuple[int, int]:
+    """Late beats, and their delays, of an engine that works for such a share and stands still once after the first."""
+    beats = Beats()
+    beats.begin(0, 0)
+    now_ns, worked_ns = 0, 0.0
+    for _ in range(9):
+        next_ns = beats.next_ns + TIMER_NS
+        stopped = now_ns <= after_ns < next_ns
+        worked_ns += cpu_share * ((after_ns if stopped else next_ns) - now_ns)
+        now_ns = max(next_ns, after_ns + still_ns) if stopped else next_ns
+        beats.look(now_ns, round(worked_ns))
+    return beats.take()
+
+
+@given(st.integers(0, BEAT_NS - 1), st.floats(0.0, 1.0))
+def test_who_runs_has_no_late_beats(after_ns: int, cpu_share: float) -> None:
+    """Delays of timers, and other turns on the core as short as a millisecond, are not late beats."""
+    assert looked(0, after_ns, cpu_share=cpu_share) == (0, 0)
+    assert looked(ON_TIME_NS - TIMER_NS, after_ns) == (0, 0)
+
+
+@given(st.integers(2 * MS, 400 * MS), st.integers(0, BEAT_NS - 1))
+def test_each_beat_of_a_standstill_is_late_until_its_end(still_ns: int, after_ns: int) -> None:
+    """Each beat that was due in a standstill is late until its end, and none is missing."""
+    end_ns = after_ns + still_ns
+    delays = [end_ns - due_ns for due_ns in range(BEAT_NS, end_ns, BEAT_NS) if end_ns - due_ns > ON_TIME_NS]
+    assert looked(still_ns, after_ns) == (len(delays), sum(delays))
+
+
+@given(st.integers(BEAT_NS, 400 * MS))
+def test_who_works_for_long_is_busy_and_not_held_up(work_ns: int) -> None:
+    """Work for longer than a beat is not a pause; the part of that time without work is."""
+    beats = Beats()
+    beats.begin(0, 0)
+    beats.look(BEAT_NS + work_ns, work_ns)
+    assert beats.take() == (0, 0)
+    beats.look(2 * BEAT_NS + 2 * work_ns + 3 * MS, 2 * work_ns)
+    assert beats.take() == (1, 3 * MS)
+
+
+def test_waiting_for_a_core_is_no_standstill() -> None:
+    """With more busy processes than cores, the busy clock of a process runs like time, its CPU time does not."""
+    cores = len(os.sched_getaffinity(0))
+    clock = BusyClock()
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * cores)]
+    try:
+        began, cpu, busy = time.perf_counter_ns(), time.process_time_ns(), clock.read_ns(time.process_time_ns())
+        while time.perf_counter_ns() < began + 500_000_000:
+            pass
+        length = time.perf_counter_ns() - began
+        worked = time.process_time_ns() - cpu
+        known = clock.read_ns(time.process_time_ns()) - busy
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+        clock.close()
+    assert worked < 0.8 * length
+    assert known > 0.9 * length
+
+
+def test_without_the_kernels_word_only_work_is_known() -> None:
+    """Without a file in ``/proc``, and after the clock was closed, only CPU time is known."""
+    clock = BusyClock()
+    clock.close()
+    clock.close()
+    assert clock.read_ns(123) == 123

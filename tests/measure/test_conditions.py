@@ -29,8 +29,8 @@ from pytest_gpuserve.measure.conditions import (
 )
 from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from tests.support.counting import cases
-from tests.support.reasons import because, kinds, said
+from tests.fakes.simulated import cases
+from tests.support.builders import because, kinds, said
 
 MIB = 1 << 20
 CLOCK = 1500.0

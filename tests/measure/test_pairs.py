@@ -16,7 +16,7 @@ from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, pooled_v
 from pytest_gpuserve.measure.rounds import ARMS, Round, round_point
 from pytest_gpuserve.measure.window import GpuUse, Streams, Window
 from pytest_gpuserve.verdict.metric import METRICS, Metric
-from tests.support.rounds import WINDOW_SECONDS, round_of, round_with, with_starts, with_windows
+from tests.support.builders import WINDOW_SECONDS, round_of, round_with, with_starts, with_windows
 
 OF_BLOCKS = [metric for name, metric in METRICS.items() if name != "cold_start"]
 ALL = pytest.mark.parametrize("metric", OF_BLOCKS, ids=lambda metric: metric.name)

@@ -13,8 +13,8 @@ from pytest_gpuserve.measure.steady import Truncation, mser, truncate
 from pytest_gpuserve.measure.window import Streams, Window
 from pytest_gpuserve.measure.work import unknown_work, unlike_work, unsteady_cache
 from pytest_gpuserve.verdict.reason import ReasonKind
+from tests.fakes.simulated import chance
 from tests.support.builders import cached, histogram, streamed, window
-from tests.support.counting import chance
 
 SERIES = 400
 RATES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=30)

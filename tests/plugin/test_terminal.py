@@ -12,8 +12,8 @@ from pytest_gpuserve.compare.comparison import Look
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.plugin import terminal
 from pytest_gpuserve.verdict.verdict import Verdict
+from tests.fakes.scripted_engines import alike
 from tests.fakes.scripted_starts import Script
-from tests.load.ticks import alike
 from tests.plugin.conftest import SERVER, Project, text_of
 from tests.support.builders import judgement
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from typing import Final
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
@@ -13,9 +13,11 @@ from pytest_gpuserve.measure.window import COMPUTE, PER_REQUEST, QUEUE, SERVER, 
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
-from tests.support.builders import COMMIT, judgement, window
+from tests.support.builders import COMMIT, because, judgement, window
 from tests.support.builders import OCCASION as AT
-from tests.support.reasons import because
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 REQUESTS: Final = 800
 """In a window."""
@@ -162,3 +164,47 @@ def _counters(mean: float, requests: int) -> Counters:
     stages[SERVER] = StageTime(0.85 * mean * requests, requests)
     stages[COMPUTE] = StageTime(0.4 * mean * requests / 12, requests // 12)
     return Counters(requests, requests // 12, {"16": requests // 16}, stages, requests)
+
+
+class Page(HTMLParser):
+    """What a page is made of.
+
+    Args:
+        source: Its HTML.
+
+    Attributes:
+        elements: Tags with their attributes, in order.
+        texts: What is to be read in it; styles and what stands in plots are left out.
+        styles: The style sheets.
+    """
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.styles: list[str] = []
+        self._inside: list[str] = []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """See ``HTMLParser``."""
+        self.elements.append((tag, dict(attrs)))
+        self._inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """See ``HTMLParser``."""
+        self._inside.append("")
+
+    def handle_data(self, data: str) -> None:
+        """See ``HTMLParser``."""
+        inside = self._inside[-1] if self._inside else ""
+        if inside == "style":
+            self.styles.append(data)
+        elif inside != "text":
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        """All that is to be read, its lines joined."""
+        return " ".join(" ".join(self.texts).split())

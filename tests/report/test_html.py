@@ -15,9 +15,8 @@ from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
 from pytest_gpuserve.report.terminal import totals_line
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.report.html_results import session_result
+from tests.report.html_results import Page, session_result
 from tests.support.builders import judgement, result_of, session
-from tests.support.html_page import Page
 from tests.support.markdown_results import HOSTILE, hostile_result
 
 SECRET = "Hunter2Secret"

@@ -29,9 +29,8 @@ from pytest_gpuserve.report.result_json import document, properties
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
-from tests.support.builders import judgement, result_of, run_of, session, start, streamed, window
+from tests.support.builders import because, judgement, result_of, run_of, session, start, streamed, window
 from tests.support.markdown_results import HOSTILE
-from tests.support.reasons import because
 
 
 def read(*tests: TestResult) -> Any:  # noqa: ANN401 -- plain JSON

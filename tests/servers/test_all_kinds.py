@@ -6,26 +6,23 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.testing import check_server_kind
 from tests.fakes.doubling.doubling import COUNTS_VARIABLE, MOST_AT_ONCE, SECONDS_A_BATCH
 from tests.plugin.conftest import REPOSITORY
-from tests.servers.deployments import Starts
-from tests.servers.triton_server import triton_python
+from tests.servers.deployments import Starts, triton_python
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+Env = dict[str, str]
 
-    from pytest_gpuserve.experiment.handle import Target
-
-    Env = dict[str, str]
 
 HERE = REPOSITORY / "tests" / "fakes" / "doubling"
 

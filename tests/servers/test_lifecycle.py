@@ -5,30 +5,33 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
 
 import pytest_gpuserve.servers.instance as instance_module
 from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.single_request import Refused
+from pytest_gpuserve.process.logs import SHOWN_CHARACTERS
+from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.verdict.reason import ReasonKind
+from pytest_gpuserve.servers.instance import GPU_SETTINGS, Readiness, likely_cause, with_likely_cause
+from pytest_gpuserve.servers.litserve import LitServe
+from pytest_gpuserve.servers.metric_names import MetricNames
+from pytest_gpuserve.servers.mosec import Mosec
+from pytest_gpuserve.servers.pytriton import PyTriton
+from pytest_gpuserve.servers.torch_worker import TorchWorker
+from pytest_gpuserve.servers.triton import Triton
+from pytest_gpuserve.servers.triton_api import query_triton, read_configs
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from tests.fakes.children.toolkit import HERE, segments_of
-from tests.servers.deployments import COUNTERS, Starts, loaded
-from tests.servers.processes import running
-from tests.support.reasons import said
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.servers.metric_names import MetricNames
-    from pytest_gpuserve.verdict.reason import Reason
+from tests.servers.deployments import COUNTERS, Starts, loaded, pages, running
+from tests.support.builders import said
 
 SECRETS = ("hf_abcdefghijkl", "mnopqrstuvwxyz")
 
@@ -108,14 +111,15 @@ def test_a_program_is_found_in_its_own_folder(make: Callable[..., Target], start
 
 
 def test_a_model_that_only_fails_is_not_waited_for(make: Callable[..., Target], starts: Starts) -> None:
-    """A server that is up and answers 500 for a twelfth of its start timeout is broken."""
+    """A server that is up and answers 500 for a twelfth of its start timeout is broken; its answer has no secret."""
     starts.timeout_seconds = 24.0
     began = time.monotonic()
     problem = failure(make("broken"))
     assert time.monotonic() - began < 20.0
     assert "its model fails at POST /infer" in problem.summary
     assert "start_timeout=48" in str(problem)
-    assert "boom" in problem.found
+    assert "ValueError: <SOME_TOKEN> Bearer <Authorization>" in problem.found
+    assert not any(secret in str(problem) for secret in SECRETS)
 
 
 def test_a_redirect_is_told_with_its_place(make: Callable[..., Target]) -> None:
@@ -199,3 +203,69 @@ def test_many_starts_in_a_row_leave_nothing(make: Callable[..., Target], count: 
     assert own.num_fds() <= descriptors
     assert len(own.net_connections()) <= connections
     assert threading.active_count() <= threads
+
+
+# -- what is said of any server
+
+
+def test_an_answer_is_told_without_the_secrets_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a remote server and for Triton's API: of an error, text, or JSON that is not a list of models."""
+    monkeypatch.setenv("HF_TOKEN", SECRETS[0])
+    # Across the end of what is shown; tests/process has all its places.
+    text = b"x" * (SHOWN_CHARACTERS - 5) + SECRETS[0].encode() + b" and more"
+    remote = Readiness("remote", Ask("POST", "/inference", b"", {}), None, 1.0)
+    with pages() as page:
+        asks: list[tuple[int, bytes, Callable[[], object]]] = [
+            (500, text, lambda: query_triton(page.site(), "/v2", object)),
+            (200, text, lambda: query_triton(page.site(), "/v2", object)),
+            (200, b'["%s"]' % text, lambda: read_configs(page.site())),
+            (0, b"", lambda: remote.accept(404, text, "")),
+        ]
+        for page.status, page.body, ask in asks:
+            with pytest.raises(ServerFailed) as caught:
+                ask()
+            assert "hf_" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("error while loading shared libraries: libpython3.11.so.1.0: cannot open shared object file", "libpython"),
+        ("AttributeError: module 're' has no attribute '_recursion_count'", "libpython"),
+        ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "GPU's memory"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "finds no such GPU"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "finds no such GPU"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", "machine's memory"),
+        ("OSError: [Errno 28] No space left on device", "/dev/shm"),
+        ("OSError: [Errno 98] Address already in use", "port"),
+        ("OSError: [Errno 24] Too many open files", "ulimit -n"),
+        ("RuntimeError: can't start new thread", "ulimit -u"),
+        ("OSError: AF_UNIX path too long", "TMPDIR=/tmp"),
+        ("E1122 failed to load model 'resnet': ...", "model's file"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'weights/resnet.pth'", "model's file"),
+        ("RuntimeError: in get_config_from_handshake_server", "on a busy machine"),
+        ("unable to find backend library for backend 'onnxruntime', try specifying runtime", "no such backend"),
+        ("ModuleNotFoundError: No module named 'transformers'", "package is missing"),
+        ("A module that was compiled using NumPy 1.x cannot be run in NumPy 2.1.0", "numpy below 2"),
+        ("PermissionError: [Errno 13] Permission denied: '/models'", "not readable"),
+    ],
+)
+def test_a_known_cause_is_named(log: str, words: str) -> None:
+    """A line of the log names the cause, whatever surrounds it; a log without a known line has none."""
+    around = "listening on port 8000\nTraceback\nValueError: 42\nloaded model resnet"
+    assert words in likely_cause(f"{around}\n{log}\nbye")
+    assert likely_cause(around) == ""
+
+
+def test_the_cause_comes_first() -> None:
+    """The cause precedes the general advice, and is told once."""
+    problem = ServerFailed("it ended", remedies=["read its log"], log_tail="CUDA out of memory")
+    assert [line.partition(";")[0] for line in with_likely_cause(with_likely_cause(problem)).remedies] == [
+        "likely cause: the GPU's memory is full",
+        "read its log",
+    ]
+
+
+def test_each_kind_has_its_setting_for_the_gpu() -> None:
+    """Every kind names the setting to check if its server does not use the GPU."""
+    assert {kind.name for kind in (LitServe, Mosec, PyTriton, TorchWorker, Triton)} == set(GPU_SETTINGS)

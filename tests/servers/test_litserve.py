@@ -1,19 +1,23 @@
-"""LitServe's counts of predictions and answers, and how they are read."""
+"""A real LitServe whose app does not know of the test: the counts equal those of its model; and how they are read."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.counters import ServerSetting
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, counted_between
+from pytest_gpuserve.measure.window import COMPUTE, SERVER
+from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Site
 from pytest_gpuserve.servers.inside.litserve_app import (
@@ -23,16 +27,122 @@ from pytest_gpuserve.servers.inside.litserve_app import (
     READY_PATH,
     AnswerCounter,
     count_predictions,
+    is_counted,
     open_tally,
 )
 from pytest_gpuserve.servers.inside.tally import Tally, read_tally, write_facts
+from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.litserve import LitServe
+from tests.fakes.doubling.doubling import SECONDS_A_BATCH
+from tests.servers.deployments import Project, all_answered, answered, counted, listening, owner_killed
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+pytest.importorskip("litserve")
 
-    from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.servers.inside.litserve_app import Message
+DIE, FAIL = b'{"input": 666}', b'{"input": 13}'
+"""Numbers that end a worker, and that it cannot double."""
+
+START_SECONDS = 60
+
+JSON = {"Content-Type": "application/json"}
+ASK = Ask("POST", "/predict", b'{"input": 111}', JSON)
+
+
+def project_in(folder: Path) -> Project:
+    """A project in an empty folder."""
+    return Project(folder, "litserve_app.py", LitServe, ASK)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project of its own."""
+    return project_in(tmp_path)
+
+
+def kill_worker(instance: Instance) -> None:
+    """Make a worker end itself; LitServe never answers that request."""
+    with suppress(OSError):
+        answered(instance, replace(ASK, body=DIE), seconds=1)
+
+
+def test_two_workers_that_batch(project: Project) -> None:
+    """Two workers are counted together, also after a restart; the app's port, address and client file are ignored."""
+    with project.running(
+        max_batch_size=4, batch_timeout=0.02, workers=2, choose_size=3, restart_workers=True
+    ) as instance:
+        before = counted(instance, 1)
+        assert all_answered(instance, ASK, users=6, each=10) == {(200, b'{"output":222,"input":111}')}
+        found = counted(instance, 61)
+        project.check(found)
+        assert (found.requests, found.items) == (61, 61)
+        assert found.batches < 61
+        assert max(map(int, found.batch_sizes)) <= 3
+        assert counted_between(before, found).items == 60
+        assert found.stages[SERVER].count == 61
+        assert found.stages[SERVER].mean > found.stages[COMPUTE].mean > SECONDS_A_BATCH
+        assert len({worker for _, worker in project.own_counts()}) == 2
+        settings = instance.settings
+        assert (settings["max_batch_size"].used, settings["max_batch_size"].asked) == ("3", "4")
+        assert not settings["batch_timeout"].differs
+        assert settings["workers"].used == "2"
+        assert instance.process is not None
+        assert listening(instance.process.tree()) == {("127.0.0.1", instance.site.port)}
+        assert answered(instance, replace(ASK, body=FAIL))[0] == 500
+        assert counted(instance, 61) == found
+        kill_worker(instance)
+        all_answered(instance, ASK, users=2, each=3)
+        after = counted(instance, 67)
+        project.check(after)
+        assert counted_between(found, after).items == 6
+    assert not (project.folder / "client.py").exists()
+    assert not instance.site.folder.exists()
+    assert "200 OK" not in (project.folder / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "items"),
+    [
+        ({"kind": "digits", "max_batch_size": 4, "fast_queue": True}, 21),
+        # Continuous batching: an item is a sequence in a step, and each number has three digits.
+        pytest.param({"kind": "steps"}, 63, marks=pytest.mark.slow),
+    ],
+)
+def test_streams_and_steps_are_counted(project: Project, arguments: dict[str, Argument], items: int) -> None:
+    """A real LitServe's streams and continuous batches are counted."""
+    with project.running(**arguments) as instance:
+        all_answered(instance, ASK, users=4, each=5)
+        found = counted(instance, 21)
+        project.check(found)
+        assert (found.requests, found.items) == (21, items)
+
+
+def test_a_loop_of_ones_own_is_not_counted() -> None:
+    """A user's own loop has no known batches; LitServe's loops and classes derived from them are counted."""
+    from litserve.loops import LitLoop
+    from litserve.loops.simple_loops import BatchedLoop
+
+    own = [type("Own", (base,), {"__module__": "app"}) for base in (LitLoop, BatchedLoop)]
+    assert [is_counted(SimpleNamespace(loop=kind())) for kind in own] == [False, True]
+
+
+def test_an_app_that_cannot_start_says_why(project: Project) -> None:
+    """A worker that cannot be set up ends the start long before the deadline; LitServe waits for the other for ever."""
+    began = time.monotonic()
+    with (
+        pytest.raises(ServerFailed, match="ended before it was ready") as caught,
+        project.running(bad_setup=True, workers=2),
+    ):
+        pass
+    assert "RuntimeError: One or more workers failed to start" in caught.value.log_tail
+    assert time.monotonic() - began < START_SECONDS / 2
+
+
+def test_nothing_is_left_when_its_owner_is_killed(project: Project) -> None:
+    """No process, folder, socket of LitServe's queues or shared memory is left."""
+    pids = owner_killed("tests.servers.test_litserve", project.folder, workers=2, fast_queue=True)
+    assert len(pids) >= 5
+
+
+# -- what is read, without a server
 
 API = {
     "max_batch_size": 8,
@@ -107,9 +217,9 @@ def test_coroutines_and_asynchronous_streams_are_counted(count: Callable[[Batche
 )
 def test_it_is_ready_when_all_workers_are(tmp_path: Path, states: dict[str, str], status: int) -> None:
     """The server is ready when all workers are; LitServe itself answers after the first."""
-    sent: list[Message] = []
+    sent: list[MutableMapping[str, Any]] = []
 
-    async def send(message: Message) -> None:
+    async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
     middleware: Any = AnswerCounter(cast("Any", None), folder=tmp_path, paths={}, states=lambda: states)
@@ -176,40 +286,24 @@ def test_what_does_not_count_is_not_counted(site: Site, tmp_path: Path) -> None:
     http_process(site, 1)
     with pytest.raises(ServerFailed, match="its workers do not count"):
         read(site, tmp_path)
+    worker(site, "/predict", 1)
+    (tally,) = (site.folder / "litserve").glob(f"{EXECUTIONS}*.tally")
+    tally.write_bytes(b"damaged")
+    with pytest.raises(ServerFailed, match="counts make no sense"):
+        read(site, tmp_path)
     say(site.folder / "litserve", predict={**API, "counted": False})
     assert kind(tmp_path).read_counters(site) is None
     with pytest.raises(ServerFailed, match="did not report its setup"):
         kind(tmp_path).read_settings(Site(tmp_path / "elsewhere"))
 
 
-@settings(max_examples=40)
-@example(about=b"0", tally=b"")
-@given(about=st.binary(max_size=60), tally=st.binary(max_size=60))
-def test_damaged_counts_are_a_typed_error(about: bytes, tally: bytes) -> None:
-    """Any other content of the files is refused; a good description does not help a bad tally."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "litserve"
-        folder.mkdir()
-        say(folder, predict=API)
-        worker(Site(Path(name)), "/predict", 1)
-        (good,) = folder.glob("*.tally")
-        good.write_bytes(tally)
-        with pytest.raises(ServerFailed, match="counts make no sense"):
-            kind(Path(name)).read_counters(Site(Path(name)))
-        good.with_suffix(".json").write_bytes(about)
-        with pytest.raises(ServerFailed, match="counts make no sense"):
-            kind(Path(name)).read_counters(Site(Path(name)))
-
-
 def test_settings_are_those_of_the_workers(site: Site, tmp_path: Path) -> None:
     """Equal values are equal in any form; two workers that differ show."""
     worker(site)
-    found = kind(tmp_path, max_batch_size="16", batch_timeout=1e-2, workers=2).read_settings(site)
+    found = kind(tmp_path, max_batch_size="16", batch_timeout=1e-2).read_settings(site)
     assert found["max_batch_size"] == ServerSetting("8", "16")
     assert found["batch_timeout"] == ServerSetting("0.01", "0.01")
     assert not found["batch_timeout"].differs
-    assert found["workers"] == ServerSetting("2", "2")
-    assert found["litserve"] == ServerSetting("0.2.19")
-    assert found["stream"] == ServerSetting("no")
+    assert (found["litserve"], found["stream"]) == (ServerSetting("0.2.19"), ServerSetting("no"))
     worker(site, most=4)
     assert kind(tmp_path).read_settings(site)["max_batch_size"].used == "4, 8"

@@ -19,8 +19,7 @@ from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import ENGINES, MetricNames
 from tests.fakes.children.toolkit import HERE
-from tests.servers.deployments import FACTORY, Starts, loaded
-from tests.servers.pages import Pages, pages
+from tests.servers.deployments import FACTORY, Pages, Starts, loaded, pages
 
 PAGE = """
 # TYPE go_gc_duration_seconds summary
@@ -75,28 +74,38 @@ def test_the_exact_name_goes_first() -> None:
     assert MetricNames(items="items_total", batches="runs").read(PAGE).items == 45
 
 
+BOTH: dict[str, Any] = {"items": "items", "batches": "runs"}
+LISTED = "items, items_total, itemss_total"
+SIZES = "size_sum 4\nsize_count 2\nsize_bucket"
+
+
 @pytest.mark.parametrize(
-    ("name", "said", "help_"),
+    ("given", "page", "said"),
     [
-        ("broken", "metric broken is not a count", ""),
-        ("process_limit", "metric process_limit is not a count", ""),
-        ("took_sum", r"metric took_sum counts, and yet is 1\.5", "name a counter"),
+        (BOTH | {"items": "broken"}, PAGE, ["metric broken is not a count", "leave out counters"]),
+        (BOTH | {"items": "process_limit"}, PAGE, ["metric process_limit is not a count"]),
+        (BOTH | {"items": "took_sum"}, PAGE, ["metric took_sum counts, and yet is 1.5", "name a counter"]),
+        # The page's metrics are listed, also if only the label is unknown.
+        (BOTH | {"items": "item", "labels": {"model": "a"}}, PAGE, ["no metric item with {'model'", LISTED]),
+        (BOTH | {"labels": {"model": "c"}}, PAGE, ["no metric items with {'model'", LISTED]),
+        *(
+            (BOTH, f"runs 1\n{line}\n", ["items"])
+            for line in ("items oops", "items{", "items", "items -1", "items NaN")
+        ),
+        *(({"batch_size": "size"}, f"{SIZES}{line}\n", ["size"]) for line in ('{le="1"} -1', '{le="x"} 1', "{} 1")),
+        # Of a page without metrics the begin is shown.
+        *(
+            (BOTH, page, ["no metric items", page[:20]])
+            for page in ("<html><body>Not here</body></html>", "", "garbage")
+        ),
     ],
 )
-def test_what_is_named_has_to_be_a_count(name: str, said: str, help_: str) -> None:
-    """A named metric that is not a number, negative, or in seconds is an error."""
-    with pytest.raises(ServerFailed, match=said) as caught:
-        MetricNames(items=name, batches="runs").read(PAGE)
-    assert caught.value.remedies
-    assert help_ in str(caught.value)
-
-
-def test_a_name_that_is_not_there_is_told_with_those_that_are() -> None:
-    """The error lists the metrics of the page, also if only the label is unknown."""
-    for name, labels in (("item", {"model": "a"}), ("items", {"model": "c"})):
-        with pytest.raises(ServerFailed, match=rf"no metric {name} with {{'model'") as caught:
-            MetricNames(items=name, batches="runs", labels=labels).read(PAGE)
-        assert "items, items_total, itemss_total" in caught.value.found
+def test_what_is_named_has_to_be_a_count(given: dict[str, Any], page: str, said: list[str]) -> None:
+    """A metric that is not there, a malformed line of it, or no number of executions is an error that names it."""
+    with pytest.raises(ServerFailed) as caught:
+        MetricNames(**given).read(page)
+    assert all(words in str(caught.value) for words in said)
+    assert "Traceback" not in str(caught.value)
 
 
 def test_a_server_that_counts_no_executions_has_none() -> None:
@@ -106,11 +115,26 @@ def test_a_server_that_counts_no_executions_has_none() -> None:
     assert not counted_between(names.read(PAGE), names.read(PAGE)).counts_batches
 
 
-@pytest.mark.parametrize("given", [{}, {"items": "a"}, {"batches": "b", "requests": "c"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({}, {"items": "a"}, {"batches": "b", "requests": "c"}),
+        *(BOTH | wrong for wrong in ({"items": ""}, {"batch_size": "c"}, {"path": "metrics"})),
+        BOTH | {"labels": {"replica": 1}},
+    ],
+)
 def test_names_that_tell_nothing_are_told(given: dict[str, Any]) -> None:
-    """Items need batches, and at least one metric has to be counted."""
-    with pytest.raises(UsageProblem, match="items= and batches="):
+    """Items need batches, one metric at least is counted, and a name that never matches is refused."""
+    with pytest.raises(UsageProblem):
         MetricNames(**given)
+
+
+def test_names_of_stages_are_checked() -> None:
+    """An unknown stage is refused with those that exist; a pipeline's stages have names of their own."""
+    with pytest.raises(UsageProblem, match="the stage 'computing' does not exist") as caught:
+        MetricNames(**BOTH, stages={"computing": "d"})
+    assert "server, queue, formation, compute" in str(caught.value)
+    MetricNames(**BOTH, stages={"compute.Tokenizer_1": "d", "request.infer": "e"})
 
 
 def test_the_same_metric_of_another_model_may_hold_anything() -> None:
@@ -118,29 +142,6 @@ def test_the_same_metric_of_another_model_may_hold_anything() -> None:
     names = MetricNames(items="items", batches="runs", labels={"model": "a"})
     page = 'items{model="b"} -1\nitems{model="a"} 4\nruns{model="a"} 2\nruns{model="b"} NaN\n'
     assert names.read(page) == Counters(items=4, batches=2)
-
-
-@pytest.mark.parametrize("line", ["items oops", "items{", "items", "items -1", "items NaN", 'items{a="b"'])
-def test_a_line_of_a_named_metric_has_to_be_right(line: str) -> None:
-    """A malformed line of a named metric is an error that names the metric."""
-    with pytest.raises(ServerFailed, match="items") as caught:
-        MetricNames(items="items", batches="runs").read(f"runs 1\n{line}\n")
-    assert "Traceback" not in str(caught.value)
-
-
-@pytest.mark.parametrize("bucket", ['{le="1"} -1', '{le="1"} NaN', '{le="x"} 1', "{} 1"])
-def test_a_bucket_has_to_be_right(bucket: str) -> None:
-    """A named histogram's buckets are counts with edges."""
-    with pytest.raises(ServerFailed, match="size"):
-        MetricNames(batch_size="size").read(f"size_sum 4\nsize_count 2\nsize_bucket{bucket}\n")
-
-
-@pytest.mark.parametrize("page", ["<html><body>Not here</body></html>", "", "garbage"])
-def test_a_page_without_metrics_is_shown(page: str) -> None:
-    """The error has the begin of the page."""
-    with pytest.raises(ServerFailed, match="no metric items") as caught:
-        MetricNames(items="items", batches="runs").read(page)
-    assert page[:20] in caught.value.found
 
 
 @settings(deadline=None, max_examples=300)
@@ -152,15 +153,16 @@ def test_no_page_is_a_crash(text: str) -> None:
         assert names.read(f"{text}\na 3\nb 2\n").items >= 0
 
 
-def refusal(page: Pages) -> ServerFailed:
-    """The error for a page that cannot be read."""
-    with pytest.raises(ServerFailed, match=rf"127\.0\.0\.1:{page.port}/metrics could not be read") as caught:
-        MetricNames(batch_size="size").fetch(page.site())
-    return caught.value
+def test_what_is_no_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only status 200 counts; a closed and a refused connection, and a page that takes too long, are named."""
+    monkeypatch.setattr("pytest_gpuserve.servers.base.ANSWER_SECONDS", 0.3)
+    names = MetricNames(batch_size="size", models="/v1/models")
 
+    def refusal(page: Pages) -> ServerFailed:
+        with pytest.raises(ServerFailed, match=rf"127\.0\.0\.1:{page.port}/metrics could not be read") as caught:
+            names.fetch(page.site())
+        return caught.value
 
-def test_what_is_no_answer_is_refused() -> None:
-    """Only status 200 counts; a closed and a refused connection are named with remedies."""
     with pages() as web:
         web.body = PAGE.encode() + b"\xff"
         for web.status in (204, 302, 404, 500):
@@ -169,18 +171,13 @@ def test_what_is_no_answer_is_refused() -> None:
         assert refusal(web).found.startswith("status 307, it redirects to https://elsewhere/metrics/: ")
         web.close_early = True
         assert refusal(web).found
-    with pytest.raises(ServerFailed, match="could not be read") as caught:
-        MetricNames(batch_size="size").fetch(Site(Path(), {"http": free_port()}))
-    assert "path=" in str(caught.value)
-    assert "leave out counters" in str(caught.value)
-
-
-def test_a_page_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that takes too long is an error, not a hang."""
-    monkeypatch.setattr("pytest_gpuserve.servers.base.ANSWER_SECONDS", 0.1)
-    with pages() as web:
-        web.seconds = 0.3
-        assert refusal(web).found == "no answer in 100 ms"
+        web.close_early, web.status, web.location, web.seconds = False, 200, "", 0.6
+        assert refusal(web).found == "no answer in 300 ms"
+    nowhere = Site(Path(), {"http": free_port()})
+    with pytest.raises(ServerFailed, match=r"could not be read[\s\S]*path=[\s\S]*leave out counters"):
+        names.fetch(nowhere)
+    with pytest.raises(ServerFailed, match="/v1/models"):
+        names.read_models(nowhere)
 
 
 def histogram(name: str, labels: str, total: float, count: int) -> str:
@@ -260,12 +257,6 @@ def test_models_are_settings(status: int, body: bytes, settings: dict[str, str])
         web.status, web.body = status, body
         found = MetricNames(requests="r", models="/v1/models").read_models(web.site())
     assert found == {name: ServerSetting(used) for name, used in settings.items()}
-
-
-def test_a_server_that_does_not_list_its_models_in_time_is_told() -> None:
-    """The error names the path."""
-    with pytest.raises(ServerFailed, match="/v1/models"):
-        ENGINES["vllm"].read_models(Site(Path(), {"http": free_port()}))
 
 
 def test_a_load_of_prompts(tmp_path: Path) -> None:

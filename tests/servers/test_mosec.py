@@ -9,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,11 +22,7 @@ from pytest_gpuserve.servers.mosec import Mosec, Stage, counters_of, mosec_sampl
 from tests.fakes.children.toolkit import eventually, segments_of
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.plugin.conftest import APP, REPOSITORY, TEST
-from tests.servers.deployments import Starts
-from tests.servers.processes import check_all_end, command_lines, descendants, listening
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.servers.deployments import Starts, check_all_end, command_lines, descendants, listening
 
 NAME = "mosec_service_batch_size"
 

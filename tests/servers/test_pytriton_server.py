@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import urllib.request
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.load.kserve import Inference, decode_answer, http_request, tensors_of
+from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.measure.window import COMPUTE
 from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.app import App
-from pytest_gpuserve.servers.base import Argument, Launch, Site
+from pytest_gpuserve.servers.base import Launch, Site
+from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.pytriton import PyTriton
 from pytest_gpuserve.servers.triton_api import Statistics, query_triton
 from pytest_gpuserve.servers.triton_install import find_triton
 from tests.fakes.children.toolkit import eventually
-from tests.fakes.doubling.doubling import COUNTS_VARIABLE
-from tests.servers.deployments import Starts, counted
-from tests.servers.processes import listening, owner_killed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pytest_gpuserve.load.request import Request
-    from pytest_gpuserve.servers.instance import Instance
-
-FAKE = Path(__file__).parents[1] / "fakes" / "doubling"
-FAKE_APP = "pytriton_app.py"
-START_SECONDS = 90
+from tests.servers.deployments import Project, all_answered, counted, listening, owner_killed
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -56,48 +40,23 @@ def request(model: str = "doubling") -> Request:
     return http_request(Inference(model, tensors_of("input", {"x": x})))
 
 
-@dataclass(frozen=True)
-class Project:
-    """An app, the module beside it, and the file in which its models count."""
-
-    folder: Path
-
-    @contextmanager
-    def running(self, **arguments: Argument) -> Iterator[Instance]:
-        """Start it."""
-        env = {COUNTS_VARIABLE: str(self.folder / "counts")}
-        app = App("pytriton_server", self.folder / FAKE_APP, FAKE_APP, arguments, environment=env)
-        kind = PyTriton(app, "doubling")
-        asked = request()
-        ask = Ask(asked.method, asked.path, asked.body, asked.headers)
-        with Starts(self.folder / "log", START_SECONDS).start(kind, ask) as instance:
-            yield instance
-
-    def own_counts(self) -> list[int]:
-        """The executed batches, by the models themselves."""
-        return [int(line.split()[0]) for line in (self.folder / "counts").read_text().splitlines()]
+def project_in(folder: Path) -> Project:
+    """A project in an empty folder."""
+    asked = request()
+    ask = Ask(asked.method, asked.path, asked.body, asked.headers)
+    return Project(folder, "pytriton_app.py", lambda app: PyTriton(app, "doubling"), ask)
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A project of its own."""
-    for name in (FAKE_APP, "doubling.py"):
-        shutil.copy(FAKE / name, tmp_path)
-    return Project(tmp_path)
+    return project_in(tmp_path)
 
 
 def load(instance: Instance, asked: Request, users: int, each: int) -> None:
     """Send many at a time, each of which must be answered well."""
-
-    def use(_: int) -> list[float]:
-        url = f"http://127.0.0.1:{instance.site.port}{asked.path}"
-        sent = urllib.request.Request(url, asked.body, dict(asked.headers))
-        with urllib.request.urlopen(sent, timeout=START_SECONDS) as answer:
-            values: list[float] = decode_answer(answer.read())["y"].ravel().tolist()
-            return values
-
-    with ThreadPoolExecutor(users) as pool:
-        assert list(pool.map(use, range(users * each))) == [[3.0]] * users * each
+    for status, answer in all_answered(instance, asked, users=users, each=each):
+        assert (status, decode_answer(answer)["y"].ravel().tolist()) == (200, [3.0])
 
 
 def test_two_models_are_counted(project: Project) -> None:
@@ -107,7 +66,7 @@ def test_two_models_are_counted(project: Project) -> None:
     """
     with project.running(max_batch_size=4, max_queue_delay_us=20_000, second=True, own_places=True) as instance:
         load(instance, request(), 6, 10)
-        own = project.own_counts()
+        own = [size for size, _ in project.own_counts()]
         # The app binds it after the first one has answered.
         eventually(lambda: "other" in counted(instance).parts, "the second model is bound")
         load(instance, request("other"), 3, 3)
@@ -118,7 +77,7 @@ def test_two_models_are_counted(project: Project) -> None:
         assert found.stages[COMPUTE].count == len(own)
         other = found.parts["other"]
         assert (other.requests, other.items, other.batch_sizes) == (9, 9, {"1": 9})
-        assert project.own_counts()[len(own) :] == [1] * 9
+        assert [size for size, _ in project.own_counts()[len(own) :]] == [1] * 9
         settings = instance.settings
         assert (settings["max_batch_size"].used, settings["max_batch_size"].asked) == ("4", "4")
         assert not settings["max_queue_delay_us"].differs

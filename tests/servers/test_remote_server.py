@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,19 +14,13 @@ from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.ports import free_port, is_here
 from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.verdict.reason import ReasonKind
-from tests.fakes.certificates import make_certificates
 from tests.fakes.children.toolkit import HERE
-from tests.fakes.http_server import BODY, serving
+from tests.fakes.http_server import BODY, make_certificates, serving
 from tests.servers.deployments import FACTORY, UNTYPED, Starts, loaded
-from tests.support.reasons import said
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from pytest_gpuserve.servers.instance import Instance
+from tests.support.builders import said
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,14 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from http.client import HTTPConnection
 from pathlib import Path
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.experiment.telemetry import RELEASE_NS
 from pytest_gpuserve.load.__main__ import run_load
 from pytest_gpuserve.load.kserve import Inference, decode_answer, http_request, tensors_of
+from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.measure.conditions import memory_reasons
@@ -31,17 +32,11 @@ from pytest_gpuserve.measure.counters import counted_between, differences
 from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.app import App
+from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 from tests.fakes.children.toolkit import eventually
-from tests.servers.deployments import Starts, counted
-from tests.servers.processes import running as running_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
-
-    from pytest_gpuserve.load.request import Request
-    from pytest_gpuserve.servers.instance import Instance
+from tests.servers.deployments import Starts, answered, counted
+from tests.servers.deployments import running as running_of
 
 torch = pytest.importorskip("torch")
 
@@ -60,27 +55,17 @@ def path_of(worker: TorchWorker) -> str:
     return f"/v2/models/{worker.default_model}/infer"
 
 
-def answered(worker: Instance, request: Request, path: str = "") -> tuple[int, bytes]:
+def asked(worker: Instance, request: Request) -> tuple[int, bytes]:
     """The status and the body of the worker's answer."""
     assert isinstance(worker.kind, TorchWorker)
-    with closing(HTTPConnection(worker.site.host, worker.site.port, timeout=GUARD_SECONDS)) as connection:
-        connection.request("POST", path or path_of(worker.kind), request.body, dict(request.headers))
-        response = connection.getresponse()
-        return response.status, response.read()
+    return answered(worker, replace(request, path=path_of(worker.kind)))
 
 
 def ask(worker: Instance, request: Request) -> dict[str, Any]:
     """The worker's answer, which is a good one."""
-    status, answer = answered(worker, request)
+    status, answer = asked(worker, request)
     assert status == HTTPStatus.OK, answer
     return decode_answer(answer)
-
-
-def refusal(worker: Instance, request: Request, expected: HTTPStatus = HTTPStatus.BAD_REQUEST) -> str:
-    """The error in the worker's answer."""
-    status, answer = answered(worker, request)
-    assert status == expected
-    return str(json.loads(answer)["error"])
 
 
 def kind(name: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> TorchWorker:  # noqa: ANN401
@@ -191,16 +176,15 @@ def test_each_gets_its_own_answer(doubling: Instance) -> None:
 
 
 def test_bad_requests_are_answered_and_it_goes_on(doubling: Instance) -> None:
-    """Garbage, an unknown output and unknown inputs are error answers, counted as no good ones."""
+    """Garbage, an unknown output and what the model itself raises are error answers, counted as no good ones."""
     before, one = counted(doubling), np.ones((1, 1), "f4")
-    assert "not a request of KServe v2" in refusal(doubling, replace(ROW, body=b"\0garbage", headers={}))
-    assert "the inputs announce 12 bytes, 11 follow" in refusal(doubling, replace(ROW, body=ROW.body[:-1]))
-    assert answered(doubling, ROW, "/v2/models/other/infer")[0] == HTTPStatus.NOT_FOUND
-    assert "the model has no output 'tripled'" in refusal(doubling, body(("tripled",), x=one))
-    assert refusal(doubling, body(y=one, z=one)).startswith("forward() has no 'y'")
-    # What the model itself raises is an answer too, and said to be its own.
-    failed = refusal(doubling, body(x=one[0]), HTTPStatus.INTERNAL_SERVER_ERROR)
-    assert failed.startswith("the model raised RuntimeError")
+    for status, request, words in (
+        (HTTPStatus.BAD_REQUEST, replace(ROW, body=b"\0garbage", headers={}), "not a request of KServe v2"),
+        (HTTPStatus.BAD_REQUEST, body(("tripled",), x=one), "the model has no output 'tripled'"),
+        (HTTPStatus.INTERNAL_SERVER_ERROR, body(x=one[0]), "the model raised RuntimeError"),
+    ):
+        found, answer = asked(doubling, request)
+        assert (found, words in json.loads(answer)["error"]) == (status, True)
     assert list(ask(doubling, body(("doubled",), x=one))) == ["doubled"]
     after = counted(doubling)
     assert after.requests == (before.requests or 0) + 1
@@ -263,21 +247,11 @@ def test_a_start_that_fails_says_why(logs: Path) -> None:
     assert "exit code 1" in problem.value.found
 
 
-def test_a_model_that_fails_at_its_first_request_is_a_failed_start(logs: Path) -> None:
-    """A start ends at the model's first exception: a second request would only fail again."""
-    log = logs / "failing.log"
-    with pytest.raises(ServerFailed) as problem, running(kind("doubling"), body(x=np.ones(1, "f4")), log):
-        pass
-    assert "ended before it was ready" in problem.value.summary
-    assert "torch_worker: the model fails at its first request\n" in problem.value.log_tail
-    assert "found: RuntimeError: rows of nothing" in problem.value.log_tail
-
-
 def test_a_lost_device_is_not_a_failed_start(logs: Path) -> None:
     """A worker whose device is lost under load ends with the device's error as the last words of its log."""
     with running(kind("on_a_lost_device"), ROW, logs / "lost.log") as instance:
         with suppress(ConnectionError):
-            answered(instance, body(x=np.ones(1, "f4")))
+            asked(instance, body(x=np.ones(1, "f4")))
         assert "(exit code 1)" in (instance.death(grace_seconds=GUARD_SECONDS) or "")
         assert instance.process is not None
         last = instance.process.tail().splitlines()[-1]
@@ -355,12 +329,12 @@ def test_the_sampler_costs_a_server_little(weights: Weights, logs: Path) -> None
     ):
         load(instance, one, users=8, seconds=2.0)
         for number in range(PAIRS):
-            answered: dict[int, int] = {}
+            good: dict[int, int] = {}
             order = (signal.SIGSTOP, signal.SIGCONT)
             for what in order if number % 2 else order[::-1]:
                 os.kill(sampler.pid, what)
-                answered[what] = load(instance, one, users=8, seconds=1.0)
-            ratios.append(answered[signal.SIGCONT] / answered[signal.SIGSTOP])
+                good[what] = load(instance, one, users=8, seconds=1.0)
+            ratios.append(good[signal.SIGCONT] / good[signal.SIGSTOP])
         os.kill(sampler.pid, signal.SIGCONT)
     print(f"with the sampler by without: {', '.join(f'{ratio:.4f}' for ratio in ratios)}")  # noqa: T201 -- shown by -rA
     assert geometric_mean(ratios) > 0.97
@@ -370,3 +344,13 @@ def needs_cuda() -> None:
     """Skip a test where torch cannot use a GPU."""
     if not torch.cuda.is_available():
         pytest.skip(f"torch {torch.__version__} sees no GPU")
+
+
+def test_a_model_that_fails_at_its_first_request_is_a_failed_start(logs: Path) -> None:
+    """A start ends at the model's first exception: a second request would only fail again."""
+    log = logs / "failing.log"
+    with pytest.raises(ServerFailed) as problem, running(kind("doubling"), body(x=np.ones(1, "f4")), log):
+        pass
+    assert "ended before it was ready" in problem.value.summary
+    assert "torch_worker: the model fails at its first request\n" in problem.value.log_tail
+    assert "found: RuntimeError: rows of nothing" in problem.value.log_tail

@@ -7,27 +7,17 @@ import json
 import sys
 from functools import reduce
 from operator import getitem
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.triton_api import Roles, Statistics, choose_roles, counters_of
-from pytest_gpuserve.servers.triton_config import (
-    Repository,
-    ServedConfig,
-    parse_config,
-    used_settings,
-)
-from tests.servers.triton_server import write_model
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pytest_gpuserve.servers.triton_config import Repository, ServedConfig, parse_config, used_settings
 
 MS = 1_000_000
 CHAIN = Roles(asked="chain", counted="core", pipeline=("pre", "core"))
@@ -70,17 +60,22 @@ def answer(*models: dict[str, Any]) -> dict[str, Any]:
     return {"model_stats": list(models)}
 
 
-def read(answer: object, roles: Roles) -> Counters:
-    """Counters of a server with this answer."""
-    return counters_of(msgspec.json.decode(json.dumps(answer), type=Statistics, strict=False), roles)
-
-
 ENSEMBLE = answer(
     model("chain", requests=20, batches={1: 20}, each=30),
     # It was asked by itself four times, too.
     model("core", requests=24, queue=40, batches={4: 4, 8: 1}),
     model("pre", requests=20, batches={1: 20}, each=5),
 )
+
+
+def read(answer: object, roles: Roles) -> Counters:
+    """Counters of a server with this answer."""
+    return counters_of(msgspec.json.decode(json.dumps(answer), type=Statistics, strict=False), roles)
+
+
+def served_config(config: object) -> ServedConfig:
+    """A configuration as it is read from a server."""
+    return msgspec.json.decode(json.dumps(config), type=ServedConfig, strict=False)
 
 
 def test_an_ensemble() -> None:
@@ -108,11 +103,8 @@ def test_an_ensemble() -> None:
     assert parts["pre"].stages[SERVER].count == 20
 
 
-def test_before_the_first_request() -> None:
-    """A loaded model has zeros before its first request; an unloaded one is an error."""
-    counters = read(answer(model("core", requests=0, batches={})), Roles("core", "core", ("core",)))
-    assert (counters.items, counters.batches, counters.requests, counters.batch_sizes) == (0, 0, 0, {})
-    assert counters.stages[COMPUTE] == StageTime(0.0, 0)
+def test_a_model_that_is_not_loaded_has_no_statistics() -> None:
+    """It is an error that names it."""
     for roles in (Roles("chain", "other", ()), Roles("other", "core", ())):
         with pytest.raises(ServerFailed, match="no statistics of model other"):
             read(ENSEMBLE, roles)
@@ -142,28 +134,20 @@ def test_nonsense_is_an_error(path: tuple[str | int, ...], value: object) -> Non
         read(broken, CHAIN)
 
 
-@given(*[st.dictionaries(st.integers(1, 64), st.integers(0, 9), max_size=6)] * 2)
-def test_versions_of_a_model_are_added(first: dict[int, int], second: dict[int, int]) -> None:
-    """Executions, items and times are summed over sizes and versions."""
-    one, two = model("m", requests=3, queue=3, batches=first), model("m", requests=4, queue=2, batches=second)
-    counters = read(answer(one, {**two, "version": "2"}), Roles("m", "m", ("m",)))
-    both = {str(size): first.get(size, 0) + second.get(size, 0) for size in {*first, *second}}
-    assert counters.batch_sizes == {size: count for size, count in both.items() if count}
-    assert counters.batches == counters.stages[COMPUTE].count == sum(both.values())
-    assert counters.items == sum(int(size) * count for size, count in both.items())
-    assert counters.stages[COMPUTE].seconds == pytest.approx(0.013 * counters.batches)
-    assert (counters.requests, counters.stages[QUEUE].count) == (7, 7)
+def test_versions_of_a_model_are_added() -> None:
+    """Executions, items and times are summed over sizes and versions; a size that never came is not there."""
+    one = model("m", requests=3, queue=3, batches={1: 2, 4: 1, 8: 0})
+    two = {**model("m", requests=4, queue=2, batches={4: 3}), "version": "2"}
+    counters = read(answer(one, two), Roles("m", "m", ("m",)))
+    assert (counters.batch_sizes, counters.batches, counters.items) == ({"1": 2, "4": 4}, 6, 18)
+    assert (counters.requests, counters.stages[QUEUE].count, counters.stages[COMPUTE].count) == (7, 7, 6)
+    assert counters.stages[COMPUTE].seconds == pytest.approx(0.013 * 6)
     assert counters.stages[QUEUE].seconds == pytest.approx(0.005)
 
 
 def served(configs: dict[str, Any]) -> dict[str, ServedConfig]:
     """These configurations, as they are read from a server."""
     return {name: served_config(config) for name, config in configs.items()}
-
-
-def served_config(config: object) -> ServedConfig:
-    """A configuration as it is read from a server."""
-    return msgspec.json.decode(json.dumps(config), type=ServedConfig, strict=False)
 
 
 BATCHING = {"max_batch_size": 8, "dynamic_batching": {}}
@@ -236,16 +220,7 @@ pytest.importorskip("tritonclient.grpc.model_config_pb2")
 json_format = pytest.importorskip("google.protobuf.json_format")
 
 ORIGIN = "models/m/config.pbtxt"
-TWO_GROUPS = "instance_group { kind: KIND_GPU count: 1 gpus: [0, 2] } instance_group { kind: KIND_MODEL count: 1 }"
 BATCHED = "max_batch_size: 8 dynamic_batching { preferred_batch_size: [4, 8] max_queue_delay_microseconds: 3000 }"
-
-
-def used(text: str) -> dict[str, str]:
-    """Settings that a server reports with just this configuration."""
-    answer: dict[str, Any] = json_format.MessageToDict(
-        parse_config(text, ORIGIN), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return used_settings(served_config(answer))
 
 
 @pytest.mark.parametrize(
@@ -287,6 +262,32 @@ def test_a_missing_tritonclient_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         parse_config("", ORIGIN)
 
 
+def test_a_configuration_that_makes_no_sense_is_an_error() -> None:
+    """A malformed configuration is an error, not one with other settings."""
+    batches: dict[str, object] = {"max_batch_size": 1}
+    for config in (
+        {},
+        {"max_batch_size": "many"},
+        {"max_batch_size": True},
+        {**batches, "dynamic_batching": []},
+        {**batches, "instance_group": [{"kind": "KIND_CPU"}]},
+        {**batches, "instance_group": {}},
+    ):
+        with pytest.raises(ValueError, match=r"Expected|missing"):
+            served_config(config)
+
+
+def used(text: str) -> dict[str, str]:
+    """Settings that a server reports with just this configuration."""
+    answer: dict[str, Any] = json_format.MessageToDict(
+        parse_config(text, ORIGIN), preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return used_settings(served_config(answer))
+
+
+TWO_GROUPS = "instance_group { kind: KIND_GPU count: 1 gpus: [0, 2] } instance_group { kind: KIND_MODEL count: 1 }"
+
+
 @pytest.mark.parametrize(
     ("text", "settings"),
     [
@@ -303,29 +304,3 @@ def test_settings_of_a_running_model(text: str, settings: list[str]) -> None:
     """Limits, preferred sizes, delay and instances are told as text; an ensemble has only its limit."""
     names = ["max_batch_size", "preferred_batch_size", "max_queue_delay_us", "instances"]
     assert used(text) == dict(zip(names, settings, strict=False))
-
-
-def test_a_configuration_that_makes_no_sense_is_an_error() -> None:
-    """A malformed configuration is an error, not one with other settings."""
-    batches: dict[str, object] = {"max_batch_size": 1}
-    for config in (
-        {},
-        {"max_batch_size": "many"},
-        {"max_batch_size": True},
-        {**batches, "dynamic_batching": []},
-        {**batches, "instance_group": [{"kind": "KIND_CPU"}]},
-        {**batches, "instance_group": {}},
-    ):
-        with pytest.raises(ValueError, match=r"Expected|missing"):
-            served_config(config)
-
-
-def test_a_named_configuration_goes_before_the_common_one(tmp_path: Path) -> None:
-    """A configuration of the chosen name precedes the common one of its model."""
-    write_model(tmp_path, 'name: "a" max_batch_size: 1')
-    write_model(tmp_path, 'name: "b" max_batch_size: 1')
-    (tmp_path / "a" / "configs").mkdir()
-    (tmp_path / "a" / "configs" / "big.pbtxt").write_text("max_batch_size: 64")
-    big = Repository(tmp_path, "big")
-    assert [big.config(name).max_batch_size for name in ("a", "b")] == [64, 1]
-    assert Repository(tmp_path, "small").config("a").max_batch_size == 1

@@ -16,8 +16,7 @@ from pytest_gpuserve.measure.window import Start
 from pytest_gpuserve.store.kept import DAYS, MOST_FILES, KeptFolder, KeptMetric, KeptRounds, Pair, Subject
 from pytest_gpuserve.verdict.evidence import RoundPoint
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.support.builders import streamed, window
-from tests.support.reasons import because
+from tests.support.builders import because, streamed, window
 
 AT = "2025-01-02T03:04:05+00:00"
 SUBJECT = Subject("test_y.py::test_a[1]", "burst", "host-a", "cpu", {"server": "mosec", "concurrency": "50"})

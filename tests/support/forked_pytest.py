@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from _pytest.config import default_plugins
 
-from tests.fakes.nvml.build import LIBRARY
+from tests.fakes.nvml.gpus import LIBRARY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from multiprocessing.context import ForkServerProcess
+
 
 IMPORTED: Final = (
     *(f"_pytest.{name}" for name in default_plugins),

@@ -33,7 +33,7 @@ from pytest_gpuserve.verdict.evidence import (
 )
 from pytest_gpuserve.verdict.metric import METRICS, Growth
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.support.reasons import said
+from tests.support.builders import said
 
 THROUGHPUT = METRICS["throughput"]
 LEVEL = LEVELS[1]

@@ -30,19 +30,24 @@ from pytest_gpuserve.verdict.evidence import (
 )
 from pytest_gpuserve.verdict.metric import METRICS, Growth
 from pytest_gpuserve.verdict.verdict import INDIFFERENT_SHARE, Verdict
-from tests.fakes.noise_model import NOISES, NOISY, QUIET, TYPICAL, Noise
 from tests.fakes.simulated import (
     GROWTH,
+    NOISES,
+    NOISY,
+    QUIET,
     THROUGHPUT,
+    TYPICAL,
     WINDOWS_OF_A_BLOCK,
     WINDOWS_OF_A_ROUND_START,
     Comparison,
+    Noise,
     by_default,
+    chance,
     comparisons,
     outcome,
+    short_and_long,
     with_history,
 )
-from tests.support.counting import chance, short_and_long
 
 LOG: Final = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuserve.verdict.evidence import screen_evidence
 from pytest_gpuserve.verdict.metric import METRICS, Growth
 from pytest_gpuserve.verdict.verdict import Evidence, Verdict
-from tests.support.counting import chance, short_and_long
+from tests.fakes.simulated import chance, short_and_long
 
 THROUGHPUT, P99 = METRICS["throughput"], METRICS["latency.p99"]
 GROWTH = Growth(0.05)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.verdict.metric import METRICS, Growth, Metric, log_cost, requests_needed
 from pytest_gpuserve.verdict.student import f_upper_tail, t_quantile, t_upper_tail
 from pytest_gpuserve.verdict.verdict import Evidence, Judgement, Verdict
-from tests.support.reasons import said
+from tests.support.builders import said
 
 THROUGHPUT = METRICS["throughput"]
 P99 = METRICS["latency.p99"]

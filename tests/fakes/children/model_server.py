@@ -7,9 +7,10 @@ counters (tokens: their number; executions: how many of them differ), and /v1/mo
 Habits: ``never`` (always 503, with what it knows), ``exit=CODE`` (before it listens), ``chatter=MIB`` (printed first),
 ``immortal`` (ignores SIGTERM), ``breed`` (workers in sessions of their own that ignore SIGTERM), ``die=N`` (kills
 itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``loading=N`` (the first N get
-status 503), ``broken`` (its model fails with status 500), ``wide`` (listens on all addresses), ``segment`` (leaves a
-segment of shared memory), ``says=TEXT``, ``ms=N`` (time of an answer), ``moved=URL`` (a post is redirected there),
-``wrong=N`` (every Nth answer is wrong), ``worked=FILE`` (gets a line, by the monotonic clock, when an answer begins).
+status 503), ``broken`` (its model fails with status 500, and what it knows), ``wide`` (listens on all addresses),
+``segment`` (leaves a segment of shared memory), ``says=TEXT``, ``ms=N`` (time of an answer), ``moved=URL`` (a post is
+redirected there), ``wrong=N`` (every Nth answer is wrong), ``worked=FILE`` (gets a line, by the monotonic clock, when
+an answer begins).
 """
 
 import json
@@ -70,11 +71,11 @@ class Handler(BaseHTTPRequestHandler):
         if "moved" in habits:
             self.tell(307, b"")
             return
+        seen = f"{os.environ.get('SOME_TOKEN', '')} {self.headers.get('Authorization', '')}"
         if "broken" in habits:
-            self.tell(500, b"ValueError: boom")
+            self.tell(500, f"ValueError: {seen}".encode())
             return
         if "never" in habits or not int(habits.get("loading", 0)) < number < int(habits.get("hollow", 1 << 60)):
-            seen = f"{os.environ.get('SOME_TOKEN', '')} {self.headers.get('Authorization', '')}"
             self.tell(503, f"no worker {seen}".encode())
             return
         if "worked" in habits:
