@@ -93,18 +93,14 @@ class GpuProbe:
         millijoules = None if self._is_instance else ask(nvml.nvmlDeviceGetTotalEnergyConsumption, whole)
         utilisation = None if self._is_instance else ask(nvml.nvmlDeviceGetUtilizationRates, whole)
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, self._own)
-        # An older driver has only the older name of a function.
-        processes = ask(
-            nvml.nvmlDeviceGetComputeRunningProcesses_v3,
-            self._own,
-            instead=nvml.nvmlDeviceGetComputeRunningProcesses_v2,
-        )
+        processes = ask(nvml.nvmlDeviceGetComputeRunningProcesses_v3, self._own)
         return GpuSample(
             at_ns,
             utilisation=None if utilisation is None else utilisation.gpu / 100,
             memory_bytes=None if memory is None else memory.used,
             sm_clock_mhz=ask(nvml.nvmlDeviceGetClockInfo, whole, nvml.NVML_CLOCK_SM),
             joules=None if millijoules is None else millijoules / 1000,
+            # Drivers before 535 have only the older name.
             clock_reasons=ask(
                 nvml.nvmlDeviceGetCurrentClocksEventReasons,
                 whole,
