@@ -255,6 +255,26 @@ def test_a_reason_names_its_numbers(words: str) -> None:
     assert words in reason.text
 
 
+@pytest.mark.parametrize(
+    ("course", "schedule", "grows"),
+    [
+        (range(0, 200, 4), OPEN, True),
+        (range(0, 200, 4), CLOSED, False),
+        ((96,) * 50, OPEN, False),
+        # It comes and goes, has few ticks, or grows little.
+        ((0, 96) * 10, OPEN, False),
+        (range(0, 76, 4), OPEN, False),
+        ([number // 2 for number in range(50)], OPEN, False),
+    ],
+)
+def test_a_queue_that_grows_to_the_end_is_overload(course: Sequence[int], schedule: Schedule, *, grows: bool) -> None:
+    """The reason has the queue's averages in the middle and at the end; users in a closed loop make no queue."""
+    found = reasons(opened() if schedule is OPEN else closed(), schedule=schedule, processes=1, course=course)
+    assert [reason.kind for reason in found] == [ReasonKind.OVERLOADED] * grows
+    words = "overloaded: requests in flight grew from 94 in the middle to 174 at the end"
+    assert all(reason.text.startswith(words) for reason in found)
+
+
 @pytest.mark.parametrize(("tolerance", "most"), [(0.02, 0.01), (0.05, 0.01), (0.1, 0.01), (0.3, 0.03)])
 def test_a_client_may_add_a_tenth_of_what_may_get_worse(tolerance: float, most: float) -> None:
     """The limit is at least 1 %: a smaller share moves a metric by no more, and decides nothing."""
@@ -374,23 +394,3 @@ def test_shares_add_up_to_the_whole(rows: list[list[int]]) -> None:
     assert list(found.values()) == [total(worker) for worker in zip(*each, strict=True)]
     assert found == shares(ticks[1:], shares(ticks[:1]))
     assert b"yes" not in b"".join(whole.workers for whole in ticks)
-
-
-@pytest.mark.parametrize(
-    ("course", "schedule", "grows"),
-    [
-        (range(0, 200, 4), OPEN, True),
-        (range(0, 200, 4), CLOSED, False),
-        ((96,) * 50, OPEN, False),
-        # It comes and goes, has few ticks, or grows little.
-        ((0, 96) * 10, OPEN, False),
-        (range(0, 76, 4), OPEN, False),
-        ([number // 2 for number in range(50)], OPEN, False),
-    ],
-)
-def test_a_queue_that_grows_to_the_end_is_overload(course: Sequence[int], schedule: Schedule, *, grows: bool) -> None:
-    """The reason has the queue's averages in the middle and at the end; users in a closed loop make no queue."""
-    found = reasons(opened() if schedule is OPEN else closed(), schedule=schedule, processes=1, course=course)
-    assert [reason.kind for reason in found] == [ReasonKind.OVERLOADED] * grows
-    words = "overloaded: requests in flight grew from 94 in the middle to 174 at the end"
-    assert all(reason.text.startswith(words) for reason in found)

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -336,6 +335,42 @@ def test_a_connection_is_answered_request_by_request(port: int) -> None:
             assert (answer.headers[HEADER_LENGTH] == "1") == (status == 200 and sent != b"")
 
 
+def exchanged(port: int, sent: bytes) -> bytes:
+    """The answers to the bytes of a client that then ends its side."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        with connection.makefile("rb") as answers:
+            return answers.read()
+
+
+GET = b"GET / HTTP/1.1\r\n"
+POST = b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 3\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "answers"),
+    [
+        (b"\r\n" + GET + b"\r\n" + GET + b"\r\n", [b"404", b"404"]),
+        (GET + b"connection: Close\r\n\r\n" + GET + b"\r\n", [b"404"]),
+        (GET.replace(b"1.1", b"1.0") + b"\r\n" + GET + b"\r\n", [b"404"]),
+        (POST + b"Expect: 100-continue\r\n\r\nfox", [b"100", b"200"]),
+        (POST + b"\r\nfo", []),
+        (POST, []),
+        (POST.replace(b"3", b"-3") + b"\r\nfox", [b"400"]),
+        (b"POST / HTTP/1.1\r\n\r\n", [b"400"]),
+        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", [b"400"]),
+        (b"GET /\r\n\r\n", [b"400"]),
+        (GET + b"no header\r\n\r\n", [b"400"]),
+        (b"\x16\x03\x01\x02\x00\x01", [b"400"]),
+    ],
+)
+def test_how_clients_of_http_may_speak(port: int, sent: bytes, answers: list[bytes]) -> None:
+    """Connections are kept or closed as their clients say; a request whose end is unknown is the last one."""
+    found = exchanged(port, sent)
+    assert re.findall(rb"HTTP/1.1 (\d+)", found) == answers
+
+
 # -- batches
 
 GUARD_SECONDS = 20.0
@@ -542,55 +577,3 @@ def test_another_file_is_no_tally(octets: bytes) -> None:
         path.write_bytes(octets)
         with pytest.raises(ServerFailed, match=r"a\.tally"):
             read_tally(path)
-
-
-def exchanged(port: int, sent: bytes) -> bytes:
-    """The answers to the bytes of a client that then ends its side."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        connection.sendall(sent)
-        connection.shutdown(socket.SHUT_WR)
-        with connection.makefile("rb") as answers:
-            return answers.read()
-
-
-GET = b"GET / HTTP/1.1\r\n"
-
-
-POST = b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 3\r\n"
-
-
-@pytest.mark.parametrize(
-    ("sent", "answers"),
-    [
-        (b"\r\n" + GET + b"\r\n" + GET + b"\r\n", [b"404", b"404"]),
-        (GET + b"connection: Close\r\n\r\n" + GET + b"\r\n", [b"404"]),
-        (GET.replace(b"1.1", b"1.0") + b"\r\n" + GET + b"\r\n", [b"404"]),
-        (POST + b"Expect: 100-continue\r\n\r\nfox", [b"100", b"200"]),
-        (POST + b"\r\nfo", []),
-        (POST, []),
-        (POST.replace(b"3", b"-3") + b"\r\nfox", [b"400"]),
-        (b"POST / HTTP/1.1\r\n\r\n", [b"400"]),
-        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", [b"400"]),
-        (b"GET /\r\n\r\n", [b"400"]),
-        (GET + b"no header\r\n\r\n", [b"400"]),
-        (b"\x16\x03\x01\x02\x00\x01", [b"400"]),
-    ],
-)
-def test_how_clients_of_http_may_speak(port: int, sent: bytes, answers: list[bytes]) -> None:
-    """Connections are kept or closed as their clients say; a request whose end is unknown is the last one."""
-    found = exchanged(port, sent)
-    assert re.findall(rb"HTTP/1.1 (\d+)", found) == answers
-
-
-def test_a_limit_of_threads_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a thread for a client, which would wait for ever, the error ends the worker."""
-
-    def refuse(*, args: tuple[socket.socket], **_: object) -> None:
-        args[0].close()
-        raise RuntimeError("can't start new thread")
-
-    server = HttpServer(("127.0.0.1", 0), "m", answer_of)
-    monkeypatch.setattr(threading, "Thread", refuse)
-    client = socket.create_connection(server.listener.getsockname())
-    with server.listener, client, pytest.raises(RuntimeError, match="can't start new thread"):
-        server.serve_forever()
