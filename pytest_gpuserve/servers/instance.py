@@ -48,8 +48,10 @@ CAUSES: Final[Mapping[str, str]] = {
     r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation": (
         "the GPU's memory is full; `nvidia-smi` lists its users; or make the model or its batch smaller"
     ),
-    r"not compiled with CUDA|No CUDA GPUs|invalid device ordinal|no CUDA-capable device": (
-        "torch finds no such GPU; install a torch that is built for CUDA, and check CUDA_VISIBLE_DEVICES and the device"
+    r"not compiled with CUDA|No CUDA GPUs|NVIDIA driver on your system"
+    r"|CUDA error: (invalid device ordinal|no CUDA-capable device)": (
+        "torch finds no such GPU; install a torch that is built for the driver's CUDA, and check CUDA_VISIBLE_DEVICES"
+        " and the device"
     ),
     r"Cannot allocate memory|std::bad_alloc|MemoryError|oom-kill|Killed process": (
         "the machine's memory is full; make the model smaller or the server's workers fewer"

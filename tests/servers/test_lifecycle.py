@@ -235,6 +235,7 @@ def test_an_answer_is_told_without_the_secrets_of_this_process(monkeypatch: pyte
         ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "GPU's memory"),
         ("AssertionError: Torch not compiled with CUDA enabled", "finds no such GPU"),
         ("RuntimeError: CUDA error: invalid device ordinal", "finds no such GPU"),
+        ("RuntimeError: Found no NVIDIA driver on your system.", "finds no such GPU"),
         ("terminate called after throwing an instance of 'std::bad_alloc'", "machine's memory"),
         ("OSError: [Errno 28] No space left on device", "/dev/shm"),
         ("OSError: [Errno 98] Address already in use", "port"),
@@ -252,7 +253,9 @@ def test_an_answer_is_told_without_the_secrets_of_this_process(monkeypatch: pyte
 )
 def test_a_known_cause_is_named(log: str, words: str) -> None:
     """A line of the log names the cause, whatever surrounds it; a log without a known line has none."""
-    around = "listening on port 8000\nTraceback\nValueError: 42\nloaded model resnet"
+    around = "listening on port 8000\nTraceback\nValueError: 42\nloaded model resnet\n"
+    # Triton's warning on a machine whose GPUs are hidden.
+    around += "pinned memory pool will not be available: no CUDA-capable device is detected"
     assert words in likely_cause(f"{around}\n{log}\nbye")
     assert likely_cause(around) == ""
 
