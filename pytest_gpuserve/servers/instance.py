@@ -82,7 +82,8 @@ CAUSES: Final[Mapping[str, str]] = {
         " all: run pytest in it, with triton_server(server='tritonserver')"
     ),
     r"failed to load model|load failed for model|failed to load '|unable to find .*model|Error opening .*model"
-    r"|must specify .*(platform|backend)|No such file or directory: '[^']*\.(pt|pth|safetensors|onnx|plan|bin)'": (
+    r"|must specify .*(platform|backend)|Python model file not found"
+    r"|No such file or directory: '[^']*\.(pt|pth|safetensors|onnx|plan|bin)'": (
         "a model's file is missing or cannot be read; see the first error in the log, and check the paths and the model"
         " repository's layout (MODEL/config.pbtxt, MODEL/1/...)"
     ),
@@ -109,6 +110,12 @@ def with_likely_cause(problem: _Error) -> _Error:
     if cause and cause not in problem.remedies:
         problem.remedies = (cause, *problem.remedies)
     return problem
+
+
+_STUCK: Final = re.compile(
+    r".*(Failed to preinitialize Python stub|python_backend_stub: (error while loading|symbol lookup error)).*"
+)
+"""A line of Triton's log after which it does not end, but waits for the process of a Python model."""
 
 
 GPU_SETTINGS: Final[Mapping[str, str]] = {
@@ -274,12 +281,30 @@ def _is_loopback(host: str) -> bool:
 
 def _probes(kind: ServerKind, site: Site, ask: Ask, process: Process, deadline: Deadline) -> list[Probe]:
     """Check that all of it is up: its ports, its health, and at last an answer of its model."""
-    probes = [owned_port_probe(process, port) for port in site.ports.values()]
+    probes = [_stuck_probe(process), *(owned_port_probe(process, port) for port in site.ports.values())]
     probe = partial(http_probe, site.host, site.port, deadline=deadline, process=process)
     if kind.health:
         probes.append(probe(Ask("GET", kind.health)))
     probes.append(probe(ask, Readiness(kind.name, ask, process, deadline.seconds).accept))
     return probes
+
+
+def _stuck_probe(process: Process) -> Probe:
+    """Make a probe that fails as soon as the log tells that the server waits in vain."""
+
+    def probe() -> None:
+        tail = process.tail()
+        stuck = _STUCK.search(tail)
+        if stuck:
+            raise ServerFailed(
+                "the server waits in vain for the process of a Python model",
+                found=stuck[0].strip(),
+                looked=[str(process.command.log)],
+                remedies=[f"run it by hand: {process.command}"],
+                log_tail=tail,
+            )
+
+    return probe
 
 
 @dataclass(frozen=True)

@@ -117,9 +117,8 @@ class Triton(TellsNothing):
         """See ``ServerKind``.
 
         Raises:
-            ServerFailed: The interpreter has no working Triton, or a model's file is missing.
+            ServerFailed: The interpreter has no working Triton.
         """
-        self._repository.check_files(self._repository.models(self.models))
         cwd, words = self.cwd or self.repository.parent, self._command_line(site)
         if self.server:
             return Launch((self.server, *words), self.environment, cwd)

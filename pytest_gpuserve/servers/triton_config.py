@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from pytest_gpuserve.errors import ServerFailed, UsageProblem, import_extra
+from pytest_gpuserve.errors import UsageProblem, import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -104,24 +104,6 @@ class Repository:
         names = list(wanted) or self.models()
         ensembles = [name for name in names if self.config(name).HasField("ensemble_scheduling")]
         return next((found[0] for found in (names, ensembles) if len(found) == 1), "")
-
-    def check_files(self, models: Iterable[str]) -> None:
-        """Check that Python models have code: without it Triton's start does not fail, but hangs.
-
-        Which versions of a model it loads is Triton's own matter.
-
-        Raises:
-            ServerFailed: A model has no code in any version.
-        """
-        for model in models:
-            config, folder = self.config(model), self.folder / model
-            needs_code = config.backend == "python" and not config.default_model_filename
-            if needs_code and not any(folder.glob("*/model.py")):
-                raise ServerFailed(
-                    f"triton_server: the Python model {model} has no code",
-                    looked=[f"{folder}/*/model.py"],
-                    remedies=[f"put it into {folder}/1/model.py"],
-                )
 
 
 def fingerprints(folders: Iterable[Path]) -> dict[str, str]:

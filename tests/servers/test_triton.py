@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -92,30 +91,6 @@ def test_what_is_not_there_is_told(repository: Path, tmp_path: Path) -> None:
         FACTORY.triton(tmp_path / "none")
     with pytest.raises(UsageProblem, match=r"has no c, d\n  found: a, b"):
         Triton(repository, "models", models=("a", "c", "d"))
-
-
-@pytest.mark.parametrize(
-    ("text", "files", "starts"),
-    [
-        ('backend: "python"', ["1/x.py"], False),
-        ("name: 'a'\n  backend : 'python'\n", ["1/x.py"], False),
-        ('backend: "python"', ["1/w.bin", "2/model.py"], True),
-        ('backend: "python"\ndefault_model_filename: "x.py"', ["1/x.py"], True),
-        ('backend: "onnxruntime"', [], True),
-        ("", [], True),
-    ],
-)
-def test_missing_files(tmp_path: Path, installed: TritonInstall, text: str, files: list[str], *, starts: bool) -> None:
-    """A Python model without code is told before the start; what other backends need is theirs."""
-    models = tmp_path / "models"
-    (models / "a").mkdir(parents=True)
-    (models / "a" / "config.pbtxt").write_text(text)
-    for name in files:
-        (models / "a" / name).parent.mkdir(exist_ok=True)
-        (models / "a" / name).touch()
-    kind, site = Triton(models, "models"), Site(tmp_path / "site", PORTS)
-    with nullcontext() if starts else pytest.raises(ServerFailed, match=rf"a has no code[\s\S]*{models}/a/1/model.py"):
-        kind.launch(site)
 
 
 def test_an_inference_is_for_the_ensemble(repository: Path) -> None:

@@ -24,6 +24,7 @@ from pytest_gpuserve.load.schedule import Burst, Schedule, Steps
 from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, counted_between
 from pytest_gpuserve.process.ready import Ask
+from pytest_gpuserve.servers import triton as adapter
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.remote import RemoteServer, reached
@@ -239,6 +240,31 @@ def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     ):
         pytest.fail("it started")
     assert time.monotonic() - began < START_SECONDS
+
+
+@pytest.mark.parametrize(("missing", "words"), [("code", "Python model file not found"), ("library", "file too short")])
+def test_a_model_whose_process_does_not_begin_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, words: str
+) -> None:
+    """Triton waits for ever for the process of a model without code, or without its libpython: its log tells it."""
+    write_model(tmp_path / "models", ECHO_CONFIG, {"model.py": ECHO})
+    install = find_triton(triton_python())
+    if missing == "code":
+        # Only the latest version counts.
+        (tmp_path / "models" / "echo" / "2").mkdir()
+        (tmp_path / "models" / "echo" / "2" / "weights").touch()
+    else:
+        (tmp_path / install.library.name).touch()
+        install = replace(install, library=tmp_path / install.library.name)
+    monkeypatch.setattr(adapter, "find_triton", lambda _: install)
+    kind = Triton(tmp_path / "models", "models")
+    with (
+        pytest.raises(ServerFailed, match="waits in vain") as problem,
+        Starts(tmp_path / "log", START_SECONDS).start(kind, ASK),
+    ):
+        pytest.fail("it started")
+    assert words in problem.value.found
+    assert "likely cause" in problem.value.remedies[0]
 
 
 def test_what_triton_serves_is_served(tmp_path: Path) -> None:
