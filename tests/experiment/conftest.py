@@ -66,8 +66,10 @@ class Stage:
         compiling: Whose models are compiled all the time.
         foreign: Cores that others take, of each block to come; none after these.
         eyes: Look at the GPU, where there is one; they have the time.
+        notes: What was noted of it.
         starts: Whose server was started.
         running: Whose servers run.
+        ending: How many servers ran when one was asked to end, which it does when it is waited for.
         turns: Whose turn it was.
         asked: What was asked of the engines so far, and whose.
         is_lost: Whether engines are lost.
@@ -83,8 +85,10 @@ class Stage:
     compiling: set[Arm] = field(default_factory=set)
     foreign: list[float] = field(default_factory=list)
     eyes: ScriptedEyes = field(default_factory=ScriptedEyes)
+    notes: list[str] = field(default_factory=list)
     starts: list[Arm] = field(default_factory=list)
     running: list[_Started] = field(default_factory=list)
+    ending: list[int] = field(default_factory=list)
     turns: list[Arm] = field(default_factory=list)
     asked: list[tuple[Arm, str]] = field(default_factory=list)
     is_lost: bool = False
@@ -102,7 +106,7 @@ class Stage:
     ) -> Pairing:
         """Both, to be compared under this load; a seed makes it repeatable."""
         shape = replace(shape, requests_wanted=(1,), foreign_cores=0.5)
-        source = self.eyes.source([])
+        source = self.eyes.source(self.notes)
 
         def target(arm: Arm) -> Target:
             handle = ServerHandle(
@@ -168,7 +172,7 @@ class _Starter:
             raise failure
         stage.running.append(started)
         try:
-            process = SimpleNamespace(pid=7, ask_to_end=lambda: None)
+            process = SimpleNamespace(pid=7, ask_to_end=lambda: stage.ending.append(len(stage.running)))
             yield scripted_instance(started.port, process=process, counters=started.counters)
         finally:
             stage.running.remove(started)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_gpuserve.device.gpu_probe import GpuProcess
-from pytest_gpuserve.errors import GpuserveError, ServerFailed
+from pytest_gpuserve.errors import GpuserveError, LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.loaded import overload
 from pytest_gpuserve.experiment.pairing import MOST_AGAIN, MOST_REJECTED, BaseFailed
 from pytest_gpuserve.experiment.shape import LEAST_TICKS, MOST_TICKS, SECONDS, SETTLE_TICKS, LoadShape, Pace, pace_of
@@ -22,6 +22,7 @@ from tests.experiment.conftest import LOST, USERS, Stage, either_arm, either_way
 from tests.fakes.scripted_engines import MIB, TICK_NS
 from tests.support.builders import kinds, said
 
+NS = 1_000_000_000
 HOT = {"clock_reasons": 0x40}
 LATE, HELD_UP = 2, 5
 """Late beats in half a second: so many disturb the whole of a start, and so many each window by itself."""
@@ -214,6 +215,17 @@ def test_a_round_that_drifts_on_is_taken_again_once(stage: Stage, *, fresh_are_s
         assert [text.partition(":")[0] for text in told_of] == ["no steady state"] * 4 * BLOCKS
 
 
+def test_a_round_that_ends_early_leaves_the_next_one_its_chance(stage: Stage) -> None:
+    """The next may be taken again once, too, and repeats none of what was thrown away before."""
+    stage.late = lambda start, _: LATE if start in {0, 4} else 0
+    both = stage.pair()
+    for blocks in (3, BLOCKS):
+        both.measure(blocks)
+        both.close()
+    assert [(measured.problems, measured.blocks) for measured in both.rounds] == [((), 3), ((), BLOCKS)]
+    assert [len(rejected(measured)) for measured in both.rounds] == [4 * 3, 4 * BLOCKS]
+
+
 @either_way
 def test_a_late_client_disturbs_what_is_measured_again(stage: Stage, *, alone: bool) -> None:
     """Only where it is late again, side by side in the next round, or in each fresh start alone, is that a verdict."""
@@ -356,6 +368,31 @@ def test_memory_that_is_not_given_back_makes_a_round_invalid(stage: Stage, block
         stage.owner.end()
     ((problem,),) = (measured.problems for measured in both.rounds)
     assert problem.kind is ReasonKind.MEMORY_NOT_GIVEN_BACK
+    assert alone or stage.notes == [problem.text]
+
+
+def test_an_error_after_the_last_block_is_that_load_s_own(stage: Stage) -> None:
+    """The next load of the same servers would meet it first, so they end, both at the same time."""
+    both = stage.pair(on_gpu=True)
+    both.measure(3)
+    assert both.rounds[0].problems == ()
+    late = stage.eyes.now_ns / NS
+    stage.eyes.gpu = lambda at: {"uncorrected_ecc": int(at >= late)}
+    stage.eyes.live_until(stage.eyes.now_ns + NS)
+    both.close()
+    assert kinds(both.rounds[0].problems) == [ReasonKind.GPU_ERROR]
+    # Each end is awaited for seconds.
+    assert (stage.ending, stage.running) == ([2, 2], [])
+
+
+@either_way
+def test_a_load_that_does_not_begin_is_an_error(stage: Stage, *, alone: bool) -> None:
+    """No measurement is lost with it, and no server goes on."""
+    stage.lost = ("base", "tick", 0)
+    both = stage.pair(alone=alone)
+    with pytest.raises(LoadFailed, match="the load engine died"):
+        both.measure(BLOCKS)
+    assert (both.rounds, stage.running) == ([], [])
 
 
 OPEN, STEPS = (LoadShape(schedule, warmup_seconds=0.3) for schedule in (Poisson(1000.0), Steps(((4, 0.5),))))

@@ -227,6 +227,17 @@ def test_errors_of_the_gpu_make_a_run_invalid(server: Alone, at_seconds: float, 
     assert [(problem.kind, problem.about) for problem in problems] == expected
 
 
+def test_an_error_of_the_application_that_broke_the_load_off_counts(server: Alone) -> None:
+    """It comes after the last whole window, and tells why the server died."""
+    with server.telemetry_source.monitor() as monitor:
+        monitor.up(server.instance())
+        died_ns = server.eyes.now_ns + NS
+        server.eyes.gpu = lambda at: {"xids": (31,) if died_ns - 0.15 * NS < at * NS <= died_ns else ()}
+        server.eyes.live_until(died_ns)
+        monitor.look()
+        assert kinds(monitor.problems()) == [ReasonKind.GPU_ERROR]
+
+
 def test_a_server_on_the_cpu_is_no_measurement_of_the_gpu(server: Alone) -> None:
     """It names the setting of that kind of server; the load ends with its first window."""
     server.eyes.gpu = lambda _: {"utilisation": 0.0}
@@ -292,6 +303,16 @@ def test_memory_has_to_be_given_back(server: Alone, kept_mib: int, given_back_se
         back = server.eyes.now_ns / NS + given_back_seconds
         server.eyes.gpu = lambda at: {"memory_bytes": (400 + (kept_mib if at < back else 0)) * MIB}
     assert kinds(monitor.problems()) == [ReasonKind.MEMORY_NOT_GIVEN_BACK] * invalid
+
+
+def test_the_next_start_begins_behind_one_that_failed(server: Alone) -> None:
+    """What was on the GPU until then is not foreign to it; it begins with a look at who is there."""
+    with pytest.raises(ArithmeticError), server.telemetry_source.monitor():
+        raise ArithmeticError
+    ended_ns = server.eyes.now_ns
+    with server.telemetry_source.monitor() as second:
+        assert second.since_ns == ended_ns
+        assert second.server_began_ns - ended_ns >= NS
 
 
 def test_without_a_gpu_nobody_looks(server: Alone) -> None:
