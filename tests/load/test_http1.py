@@ -11,6 +11,7 @@ from pytest_gpuserve.load.engine.http1 import (
     KNOWN_ANSWER_BYTES,
     KNOWN_ANSWERS,
     STALE_NS,
+    UNTIMED_BYTES,
     KnownAnswers,
 )
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE
@@ -93,6 +94,17 @@ def test_a_recognised_answer_is_what_the_parser_would_have_made_of_it(
             recognising = User(known=known, repeats=repeats)
             assert recognising.receive(*pieces, end=True) == parsing.events
             assert (recognising.requests, recognising.socket.sent) == (parsing.requests, parsing.socket.sent)
+
+
+def test_what_came_before_an_answer_is_not_skipped_by_recognising_it() -> None:
+    """Known bytes in the middle of an answer are part of it, and on an idle connection they are a fault."""
+    user, answer = User(), ok()
+    user.receive(answer, answer)
+    assert answer in user.transport.known
+    begin = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer)
+    assert user.receive(begin, answer)[2:] == [("answered", answer, True)]
+    idle = User(known=user.transport.known, goes_on=False)
+    assert idle.receive(answer, answer) == [("answered", BODY, True), ("lost", "protocol")]
 
 
 def test_the_memory_for_answers_is_bounded() -> None:
@@ -281,6 +293,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     there = Clock()
     monkeypatch.setattr("time.perf_counter_ns", there)
     return there
+
+
+@pytest.mark.parametrize("larger", [0, 1])
+def test_large_requests_are_timed_though_they_go_out_at_once(clock: Clock, larger: int) -> None:
+    """Until the kernel has them; a small one counts 0."""
+    user = User(payload=b"x" * (UNTIMED_BYTES + larger))
+    user.receive(ok(), ok())
+    assert (user.requests, user.counters.tick.sending_ns) == (3, 3 * larger)
 
 
 def test_an_answer_in_pieces_is_timed_from_its_first_to_its_last(clock: Clock) -> None:

@@ -324,6 +324,47 @@ def test_a_larger_first_window_applies_to_the_call_in_progress() -> None:
     assert caller.sent_frames() == [(SETTINGS, ACK, 0, b""), (DATA, END_STREAM, 1, bytes(5))]
 
 
+@pytest.mark.parametrize(
+    ("size", "first_window", "largest"),
+    [(7, 10, 16_384), (16_000, 1 << 20, 16_384), (100_000, 20_000, 70_000), (100_000, 1 << 20, 16_384)],
+)
+def test_windows_and_frames_are_as_large_as_the_server_allows(size: int, first_window: int, largest: int) -> None:
+    """Messages arrive whole: neither a stream's window nor the connection's, which all calls share, is overdrawn."""
+    caller = Caller((codec.INITIAL_WINDOW_SIZE, first_window), (codec.MAX_FRAME_SIZE, largest), payload=b"begin")
+    caller.sent_frames()
+    caller._payload, sent = bytes(size), message(bytes(size))
+    window, answered = codec.FIRST_WINDOW - len(message(b"begin")), 1
+    for stream in range(3, 13, 2):
+        caller.receive(right(answered))
+        stream_window, arrived, answered = first_window, b"", stream
+        for _ in range(20):
+            for content in (entry[3] for entry in caller.sent_frames() if entry[0] == DATA):
+                assert len(content) <= min(window, stream_window, largest)
+                window, stream_window, arrived = window - len(content), stream_window - len(content), arrived + content
+            if arrived == sent:
+                break
+            window, stream_window = window + 50_000, stream_window + 15_000
+            widened = ((0, 50_000), (stream, 15_000))
+            caller.receive(*(frame(WINDOW_UPDATE, 0, of, number(more)) for of, more in widened))
+        assert arrived == sent
+
+
+def test_streams_never_run_out() -> None:
+    """A connection whose stream numbers are used up is not kept."""
+    with mock.patch.object(http2, "LAST_STREAM", 3):
+        assert [event[2] for event in Caller().receive(right(1), right(3))] == [True, False]
+
+
+def test_header_blocks_that_are_all_different_do_not_fill_the_memory() -> None:
+    """They are right all the same."""
+    blocks = codec.HeaderBlocks()
+    for count in range(2 * codec.KNOWN_BLOCKS):
+        assert blocks.read(block(("grpc-message", str(count)))).message == b"%d" % count
+    blocks.read(block(("grpc-message", "x" * 2 * codec.KNOWN_BLOCK_BYTES)))
+    assert len(blocks.known) <= codec.KNOWN_BLOCKS
+    assert max(map(len, blocks.known)) <= codec.KNOWN_BLOCK_BYTES
+
+
 def test_an_answer_before_the_request_is_sent_ends_both() -> None:
     """A server that refuses a large request early is not sent the rest of it."""
     caller = Caller(payload=bytes(100_000))

@@ -146,6 +146,20 @@ def ours(pid: int) -> dict[str, Path]:
     return {path.name: path for path in FOLDER.glob(f"{PREFIX}{pid}-*")}
 
 
+def test_every_tensor_has_a_place_of_its_own() -> None:
+    """Inputs lie where the requests say; outputs of no two requests in flight overlap."""
+    with share(PAYLOADS, LAYOUT, 3, lambda *_: (200, "")) as shared:
+        for inference, *others in shared.payloads:
+            places = [inference.places["input", "A"]]
+            assert {each.places["input", "A"] for each in others} == {*places}
+            content = (FOLDER / places[0].region).read_bytes()[places[0].offset :]
+            assert content[: places[0].byte_size] == inference.inputs["A"].tobytes()
+        outputs = [each.places["output", name] for each in shared.payloads[0] for name in "YZ"]
+        taken = {byte for place in outputs for byte in range(place.offset, place.offset + place.byte_size)}
+        assert len(taken) == 3 * (20 + 65)
+        assert max(taken) < Path(shared.outputs.file).stat().st_size
+
+
 def test_nothing_is_left_of_a_killed_owner() -> None:
     """Its regions are removed at once."""
     command = [sys.executable, "-c", OWNER]

@@ -149,6 +149,9 @@ def test_a_user_thinks_between_an_answer_and_the_next_request(payloads: tuple[tu
     (tick,) = simulation.ticks
     assert tick.latency == taken(10 * [10 * MS])
     assert (tick.lag.sum_ns, tick.in_flight_ns, len(simulation.opened)) == (0, 10 * 10 * MS, 2)
+    # The next request is due at 110 ms, while the engine stands still.
+    stopped = Simulation(plan(Closed(1, think_seconds=0.1), ms=200, payloads=payloads), stopped=(1100 * MS, 1150 * MS))
+    assert stopped.run().ticks[0].lag == taken([0, 40 * MS])
 
 
 def test_users_come_and_leave_in_steps() -> None:
@@ -492,6 +495,22 @@ def test_a_turn_follows_the_answer_to_the_one_before_it_after_its_pause(
     assert 0 < sum(PAUSES_NS[turns[0][0]] != OPENS for turns in played) < users
     ended = [turns for turns in played if PAUSES_NS[turns[-1][0] + 1 : turns[-1][0] + 2] in {(OPENS,), ()}]
     assert len(ended) >= len(played) - users - (2 if finite else 0)
+
+
+def test_engines_share_conversations_without_a_number_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each plays all of them in turn, from another one on; a prefix cache takes no two for the same."""
+    # They begin at the same time.
+    monkeypatch.setattr("time.time_ns", lambda: 10**18)
+    numbers: list[bytes] = []
+    for part, first in ((0, {0, 1, 2}), (1, {4, 5})):
+        played = conversations(Simulation(conversing(Closed(4), ms=1000, parts=2, part=part)).run().sent)
+        assert played[0][0][0] in first
+        openings = [turns[0][0] for turns in played if PAUSES_NS[turns[0][0]] == OPENS]
+        counts = [openings.count(index) for index in (0, 3, 4, 6)]
+        # Users' first conversations begin anywhere.
+        assert max(counts) - min(counts) <= 2
+        numbers += [turns[0][1].payload.split()[1] for turns in played]
+    assert len(set(numbers)) == len(numbers)
 
 
 def test_a_user_who_thinks_goes_on_though_the_server_hangs_up() -> None:
