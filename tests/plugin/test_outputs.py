@@ -211,6 +211,16 @@ def kept(outcomes: Outcomes, problem: str) -> TestResult:
     return result
 
 
+def test_an_error_after_a_skip_is_what_is_told() -> None:
+    """A test that is skipped late and whose end then fails is an error, for the reason of its end."""
+    outcomes, where = Outcomes(), ("test_x.py", 1, "test_a")
+    skipped = ("test_x.py", 1, "Skipped: MISSING")
+    outcomes.keep(NODEID, pytest.TestReport(NODEID, where, {}, "skipped", skipped, "call"))
+    outcomes.keep(NODEID, pytest.TestReport(NODEID, where, {}, "failed", "INVALID: late", "teardown"))
+    (result,) = outcomes.results(lambda _: [])
+    assert (result.outcome, result.problem) == ("error", "INVALID: late")
+
+
 @pytest.mark.parametrize("missing", [1, 8, len(SECRET) - 1])
 def test_a_secret_across_a_cut_is_none_of_it(missing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Secrets of this process are masked in a test's text; those of a server also in its log."""

@@ -265,6 +265,12 @@ def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
     assert next_step(run) == f"next: {found}"
 
 
+@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.IMPROVED, Verdict.INVALID, Verdict.INCONCLUSIVE])
+def test_a_test_has_no_step_where_none_helps(verdict: Verdict) -> None:
+    """An invalid number must not be recorded, a pass needs no command, and no time helps after the last look."""
+    assert steps_of(replace(LAST_LOOK, verdict=verdict), "t", "cpu", before="HEAD~1") == []
+
+
 def test_an_id_that_cannot_be_typed_makes_no_command() -> None:
     """Such an id would break the line, or select another test; outside git a closer look is impossible."""
     assert steps_of(judgement(), "t.py::test_z[\x1b]", "cpu", before="HEAD~1") == []

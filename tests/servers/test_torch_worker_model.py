@@ -162,6 +162,13 @@ def test_outputs_that_are_views_are_cut_right() -> None:
     assert (answer[0].shape, values(answer[0])) == ((), [3])
 
 
+def test_a_model_may_write_into_its_inputs() -> None:
+    """The bytes of the request stay as they were."""
+    request = rows_of(1, 2)
+    (answer,) = executed(lambda x: x.add_(1), request)
+    assert (values(answer[0]), values(request.inputs[0])) == ([2, 3], [1, 2])
+
+
 def test_inputs_are_passed_by_name_where_forward_has_them() -> None:
     """Several inputs are passed by name in any order, and an unknown one is refused; a single one may have any name."""
 

@@ -355,6 +355,8 @@ POST = b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 3\r\n"
         (GET + b"connection: Close\r\n\r\n" + GET + b"\r\n", [b"404"]),
         (GET.replace(b"1.1", b"1.0") + b"\r\n" + GET + b"\r\n", [b"404"]),
         (POST + b"Expect: 100-continue\r\n\r\nfox", [b"100", b"200"]),
+        # What looks like a second request is the body of the first.
+        (GET + b"Content-Length: %d\r\n\r\n" % len(GET + b"\r\n") + GET + b"\r\n", [b"404"]),
         (POST + b"\r\nfo", []),
         (POST, []),
         (POST.replace(b"3", b"-3") + b"\r\nfox", [b"400"]),

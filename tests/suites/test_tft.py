@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.servers.triton_config import Repository
 from suites.published import records_of
 from suites.tft import published_rules as rules
-from suites.tft.accuracy import q_risk
+from suites.tft.accuracy import check_risks, q_risk, risks
 from suites.tft.apps.tft import export, export_network, prepare_input_data
 from suites.tft.apps.tft.contract import (
     DATASETS,
@@ -36,7 +37,7 @@ from suites.tft.apps.tft.serving import Forecaster, Options, read_options
 from suites.tft.gathered import check_counts
 from suites.tft.knee import Point, knee
 from suites.tft.summary import main as run_summary
-from suites.tft.table import COLUMNS, row_of
+from suites.tft.table import COLUMNS, check_row, row_of, warning_of
 from tests.plugin.conftest import REPOSITORY
 from tests.support.builders import histogram
 
@@ -129,6 +130,17 @@ def test_a_row_has_the_published_columns() -> None:
     assert row["p99 latency (ms)"] == pytest.approx(100, rel=1e-3)
 
 
+def test_a_row_that_does_not_add_up_is_found() -> None:
+    """Another sum of the components, falling percentiles, and a tenth of the users missing by Little's law."""
+    row = good_row()
+    check_row({**row, "Server Queue (ms)": 40.2})
+    for wrong in ({"Server Queue (ms)": 40.4}, {"p90 latency (ms)": 99.0}, {"Network+Server Send/Recv (ms)": math.nan}):
+        with pytest.raises(AssertionError):
+            check_row({**row, **wrong})
+    assert warning_of(row) == ""
+    assert "0.900" in warning_of({**row, "Inferences/Second": 1440.0})
+
+
 def test_counts_of_server_and_client_have_to_agree() -> None:
     """Sizes add up to items, items to requests, and requests to the client's count, except at the edges.
 
@@ -193,6 +205,21 @@ def test_q_risk_by_hand() -> None:
     assert q_risk(1e3 * truth, 1e3 * (truth - 1.0), 0.9) == pytest.approx(2 * 0.9 / 4)
     assert q_risk(truth, truth + 1.0, 0.9) == pytest.approx(2 * 0.1 / 4)
     assert q_risk(truth, truth, 0.5) == 0
+
+
+def test_risks_above_their_thresholds_are_found() -> None:
+    """Each quantile has its own threshold; an unknown or missing risk is never a pass."""
+    truth = np.full((2, 24), 4.0)
+    found = risks(truth, np.stack([truth, truth + 1, truth - 1], axis=-1))
+    assert found == {"p10": 0.0, "p50": pytest.approx(0.25), "p90": pytest.approx(0.45)}
+    check_risks(found, {"p10": 0.01, "p50": 0.26, "p90": 0.46})
+    for thresholds, wrong in (
+        ({"p50": 0.26, "p90": 0.4}, found),
+        ({"p99": 1.0}, found),
+        ({"p50": 1.0}, {"p50": math.nan}),
+    ):
+        with pytest.raises(AssertionError, match="q-risk: p"):
+            check_risks(wrong, thresholds)
 
 
 # -- the summary of a run

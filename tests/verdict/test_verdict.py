@@ -253,9 +253,10 @@ def test_f_tails_agree_with_an_independent_implementation(f: float, df1: float, 
 
 
 def test_extremes_are_certain() -> None:
-    """F of 0 and of infinity have the tails 1 and 0; a tiny share with nearly no freedom gives infinity."""
+    """Tails of 0 and of infinity are 1 and 0; a tiny share with nearly no freedom gives infinity."""
     assert [f_upper_tail(f, 2, 3) for f in (0, 1e-300, math.inf)] == [1, 1, 0]
     assert 0 < f_upper_tail(1e100, 2, 3) < 1e-100
+    assert [t_upper_tail(t, 3) for t in (-math.inf, -1e308, math.inf)] == [1, 1, 0]
     assert t_quantile(1e-100, 0.1) == math.inf
     assert t_quantile(0.5, 3) == 0
     assert t_quantile(0.9, 3) == pytest.approx(-t_quantile(0.1, 3))
