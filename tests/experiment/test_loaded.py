@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import cast
+from typing import Literal, cast
 from unittest import mock
 
 import msgspec
@@ -158,6 +158,23 @@ def test_a_cache_that_learns_prompts_under_load_is_told(server: _Server, shape: 
     loaded = under_load(server, shape)
     judge(loaded, [Tick(0, 0, SECOND_NS, requests=80)], cached(*[0.0] * 4, *[0.9] * 4))
     assert (ReasonKind.UNLIKE_WORK in kinds(loaded.problems)) is is_told
+
+
+def test_a_queue_that_grows_to_the_end_is_overload(server: _Server) -> None:
+    """Each tick of an open loop adds its requests in flight to the course of the load."""
+    loaded = under_load(server, LoadShape(Constant(200)))
+    judge(loaded, [msgspec.structs.replace(load_tick(number), due=20, under_way=4 * number) for number in range(30)])
+    assert any(text.startswith("overloaded: requests in flight grew") for text in said(loaded.problems))
+
+
+@pytest.mark.parametrize("protocol", ["http", "sse", "grpc"])
+def test_only_transfers_of_plain_http_are_timed(server: _Server, protocol: Literal["http", "sse", "grpc"]) -> None:
+    """The server paces a stream, and the windows of HTTP/2: their times are unknown, not the client's."""
+    loaded = under_load(server)
+    loaded.target = replace(loaded.target, protocol=protocol)
+    window = loaded.window([msgspec.structs.replace(load_tick(0), sending_ns=SECOND_NS)], None)
+    assert window is not None
+    assert (window.sending_seconds, window.receiving_seconds) == ((1, 0) if protocol == "http" else (None, None))
 
 
 def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Tick:

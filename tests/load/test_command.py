@@ -24,6 +24,7 @@ from pytest_gpuserve.load.__main__ import main
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, Schedule
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import Plan
+from pytest_gpuserve.measure.window import Streams
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, serving
 from tests.fakes.scripted_engines import alike, reporting, tick_of
@@ -148,6 +149,18 @@ def test_a_load_is_told_in_numbers(run: Run, reports: list[Tick]) -> None:
     reports[:] = [msgspec.structs.replace(tick, service=tick.latency, lag=alike(40, 10_000)) for tick in reports]
     _, out, _ = run(HTTP, "--rate", 400, "--requests", 400, "--json")
     assert json.loads(out)["service"]["p50"] == pytest.approx(0.010, rel=0.01)
+
+
+@pytest.mark.parametrize(("tokens", "with_usage", "rate"), [(80, 40, 800), (80, 39, None), (-1, 40, None)])
+def test_tokens_are_known_if_every_answer_counts_them(
+    run: Run, reports: list[Tick], tokens: int, with_usage: int, rate: float | None
+) -> None:
+    """The client cannot count them, because a chunk may hold several."""
+    streams = Streams(ttft=alike(40, 5 * MS), tokens=tokens, with_usage=with_usage)
+    reports[:] = [msgspec.structs.replace(tick, streams=streams) for tick in reports]
+    values = json.loads(run(HTTP, "--stream", "--concurrency", 4, "--requests", 400, "--json")[1])
+    assert (values["output_tokens_per_second"], values["tpot"]["mean"]) == (rate, None)
+    assert values["ttft"]["p50"] == pytest.approx(0.005, rel=0.01)
 
 
 def test_a_load_is_told_in_words(run: Run, reports: list[Tick], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,19 @@ def test_processes_share_a_load_without_loss_or_double(server: Serving, schedule
     assert (numbers == list(range(60))) is not shuffled
 
 
+def test_ticks_have_the_cpu_time_of_their_engine(server: Serving) -> None:
+    """It is the time that the kernel counts for the process of a busy engine."""
+    with Engines(plan(server.port)) as engines:
+        process = psutil.Process(engines.pids[0])
+        totals = Totals(engines)
+        totals.take()
+        before = process.cpu_times()
+        totals.take_until(lambda totals, _: sum(tick.cpu_ns for tick in totals.ticks[1:]) > 300_000_000, "work")
+        after = process.cpu_times()
+    told = sum(tick.cpu_ns for tick in totals.ticks[1:]) / 1e9
+    assert 0.5 < told / (after.user + after.system - before.user - before.system) < 1.5
+
+
 def test_a_stopped_engine_is_late_and_says_so(server: Serving) -> None:
     """Lag and latency cover all due requests, one tick covers the pause, and each missed beat is reported."""
     rate, late_seconds, still_ns = 400.0, 0.2, 600_000_000

@@ -6,15 +6,21 @@ import json
 import math
 from functools import partial
 from typing import Any
+from unittest import mock
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import http1
+from pytest_gpuserve.load.engine.__main__ import make_transport
 from pytest_gpuserve.load.engine.streams import MAX_EVENT_BYTES, StreamAnswer, Streams
 from pytest_gpuserve.load.engine.transport import IDLE, FaultKind, Slot, Stream
+from pytest_gpuserve.load.request import Request
+from pytest_gpuserve.load.wire import Endpoint
 from tests.fakes.http_connection import FakeOpening, User, cut
+from tests.fakes.http_server import plan
 
 
 def chunk(*choices: dict[str, Any], **more: object) -> bytes:
@@ -253,6 +259,23 @@ def test_the_first_content_is_the_first_token_and_usage_corrects_the_count() -> 
     )
     assert reader.told == ["first", "next", "together", (3, 5), "first", (1, None), "first", (1, 5), (0, 5)]
     assert [event[0] for event in events] == ["answered"] * 4
+
+
+def test_content_in_one_read_with_the_head_of_its_answer_counts() -> None:
+    """It counts for its own answer, however many chunks the previous one on the connection had."""
+    reader = Reader()
+    reader.receive(*pieces(WORD, WORD, DONE), b"".join(pieces(WORD, FINISH, USAGE)))
+    assert reader.told == ["first", "next", (2, None), "first", (1, 5)]
+
+
+def test_each_request_says_how_many_choices_its_answer_has() -> None:
+    """The engine reads that from the requests of its plan."""
+    bodies = (b"{}", b'{"n": 2}', b'{"prompt": ["a", "b", "c"]}')
+    payloads = tuple((Request("POST", "/v1/completions", body).to_bytes("h:1"),) for body in bodies)
+    asked = msgspec.structs.replace(plan(1), endpoint=Endpoint("sse", "127.0.0.1", 1), payloads=payloads)
+    transport = make_transport(asked, mock.Mock(), mock.Mock())
+    assert isinstance(transport, Streams)
+    assert transport.choices == [1, 2, 3]
 
 
 def test_a_failed_answer_is_refused_with_what_the_server_said() -> None:

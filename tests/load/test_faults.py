@@ -91,6 +91,18 @@ def test_what_happens_to_an_idle_connection(server: Serving) -> None:
     assert server.seen("/ok").connections == before + 9
 
 
+def test_users_who_wait_for_a_connection_are_counted() -> None:
+    """Each tick has the number of connections that are not open yet, and the time since the oldest one's begin."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        Engines(plan(silent.getsockname()[1], connections=3, tls=Tls("127.0.0.1"))) as engine,
+    ):
+        totals = Totals(engine).take_until(lambda _, tick: tick.oldest_opening_ns > 200_000_000, "the wait is long")
+    last = totals.ticks[-1]
+    assert last.opening == 3
+    assert last.oldest_opening_ns <= last.end_ns - totals.ticks[0].begin_ns
+
+
 def test_a_server_that_is_killed_and_comes_back_is_loaded_again() -> None:
     """No user is lost or doubled by a server's death, and each arrival is answered, failed or in flight."""
     port = free_port()

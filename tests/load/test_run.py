@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.__main__ import LoadOutcome, run_load
 from pytest_gpuserve.load.answers import AnswerCheck
-from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.tick import AnswerCount, Tick
+from pytest_gpuserve.load.schedule import Closed, Constant
+from pytest_gpuserve.load.tick import AnswerCount, Tick, together
 from pytest_gpuserve.load.validity import lost_in_mid_load
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.verdict.reason import ReasonKind
-from tests.fakes.scripted_engines import TICK_NS, reporting, tick_of
+from tests.fakes.scripted_engines import TICK_NS, alike, reporting, tick_of
 
 LATENCY_NS = 1_000_000
 USERS = 2
@@ -82,6 +83,26 @@ def test_a_load_that_is_cut_short_keeps_what_was_measured(
         assert "not decided" in outcome.reasons[0].text
     if ReasonKind.LOAD_LOST in expected:
         assert outcome.reasons[0].text == "lost in mid-load: it died: its node has died"
+
+
+@pytest.mark.parametrize(
+    ("lag_ns", "grows", "expected"),
+    [(1000, 0, []), (1000, 10, [ReasonKind.OVERLOADED]), (300_000, 0, [ReasonKind.CLIENT_LATE])],
+)
+def test_a_load_is_judged_by_its_queue_and_by_each_engine(
+    monkeypatch: pytest.MonkeyPatch, lag_ns: int, grows: int, expected: list[ReasonKind]
+) -> None:
+    """A queue that grows to the end is overload; an engine that is late by itself is named."""
+
+    def report(number: int) -> Tick:
+        service, lag = alike(REQUESTS, LATENCY_NS), alike(REQUESTS, 1000)
+        sound = tick(number, under_way=grows * number, service=service, lag=lag, last=number == 29)
+        return together({"engine 0": sound, "engine 1": replace(sound, lag=alike(REQUESTS, lag_ns))})
+
+    reporting(monkeypatch, [report(number) for number in range(30)])
+    outcome = run_load(replace(PLAN, schedule=Constant(4000.0)), processes=2)
+    assert kinds(outcome) == expected
+    assert all(reason.about == "engine 1" for reason in outcome.reasons if lag_ns > 1000)
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,15 @@ def test_a_histogram_is_that_of_its_durations_whenever_it_is_settled(pieces: lis
     assert durations.close() == taken([])
 
 
+def test_chunks_count_in_the_tick_of_their_arrival() -> None:
+    """A tick in which no stream ends has its chunks; one without chunks and ends has no streams."""
+    counters = TickCounters()
+    counters.tokens = 2
+    counters.itl.note(5)
+    assert close(counters).streams == Streams(itl=taken([5]), tokens=2)
+    assert close(counters).streams is None
+
+
 @pytest.mark.parametrize("payloads", [1, DISTINCT_ANSWERS + 5])
 def test_distinct_bodies_are_kept_up_to_a_number(payloads: int) -> None:
     """A surplus body is unchecked, for any payload; kept ones are counted, and the next tick is empty."""

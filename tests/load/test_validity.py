@@ -107,6 +107,12 @@ CASES: dict[str, tuple[Tick, Schedule, list[ReasonKind]]] = {
     # A timer is late by up to 0.25 ms on any host, and of what is beyond it 1 % of the mean latency is granted.
     "lag of what timers take": (lagging(280_000), OPEN, []),
     "lag of more": (lagging(300_000), OPEN, [LATE]),
+    "late sends that are little of the latencies": (with_late(20, 2_000_000, 1000, 400_000_000), OPEN, []),
+    "late sends that are much of the first tokens": (
+        replace(with_late(20, 2_000_000, 1000, 400_000_000), streams=Streams(ttft=alike(1000, 40_000_000))),
+        OPEN,
+        [LATE],
+    ),
     "lag that is much of the first token": (
         replace(lagging(3_900_000, 400_000_000), streams=Streams(ttft=alike(1000, 40_000_000))),
         OPEN,
