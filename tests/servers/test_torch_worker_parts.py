@@ -36,6 +36,7 @@ from pytest_gpuserve.servers.inside.tally import EXECUTION_FIELDS, MAGIC, MOST_S
 from pytest_gpuserve.servers.inside.torch_http import (
     HEADER_LENGTH,
     ITEM_BYTES,
+    MOST_LINE_BYTES,
     BadRequest,
     HttpServer,
     InferenceRequest,
@@ -371,6 +372,13 @@ def test_how_clients_of_http_may_speak(port: int, sent: bytes, answers: list[byt
     """Connections are kept or closed as their clients say; a request whose end is unknown is the last one."""
     found = exchanged(port, sent)
     assert re.findall(rb"HTTP/1.1 (\d+)", found) == answers
+
+
+def test_a_line_without_an_end_is_answered(port: int) -> None:
+    """A client that goes on and on is refused while its line still fits the memory."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(b"G" * MOST_LINE_BYTES)
+        assert connection.recv(12) == b"HTTP/1.1 400"
 
 
 # -- batches

@@ -40,6 +40,10 @@ HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 """HTTP header with the length of the JSON."""
 
 
+MOST_LINE_BYTES: Final = 1 << 16
+"""Bound on a line before the body: a client that never ends one must not fill the memory."""
+
+
 class BadRequest(ValueError):
     """A request that cannot be answered; its text is for the client."""
 
@@ -272,9 +276,11 @@ def _read_http(reader: BinaryIO, link: socket.socket) -> _HttpRequest:
 
 
 def _read_line(reader: BinaryIO) -> str:
-    line = reader.readline()
+    line = reader.readline(MOST_LINE_BYTES)
     if not line:
         raise ConnectionResetError("the client hung up")
+    if not line.endswith(b"\n"):
+        raise BadRequest(f"a line of HTTP has an end, and at most {MOST_LINE_BYTES} bytes")
     return line.decode("latin-1").rstrip("\r\n")
 
 
