@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -42,19 +43,25 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 def run_command(command: Callable[[Sequence[str]], int]) -> int:
     """Run a command on this process's arguments.
 
-    Ctrl-C, a reader that closes the pipe, and a terminal without some character do not cause a traceback.
+    Ctrl-C, a reader that closes the pipe, a full disk, and a terminal without some character do not cause a traceback.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
         status = command(sys.argv[1:])
-        sys.stdout.flush()
+        # Python has none if a shell closed it.
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
+    except OSError as problem:
+        if problem.errno == errno.ENOSPC:
+            print(problem, file=sys.stderr)  # noqa: T201 -- a command
+        elif problem.errno != errno.EPIPE:
+            raise
         # Python would try again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return FAILED
     return status
 
 

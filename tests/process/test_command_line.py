@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,22 @@ def test_a_reader_that_leaves_early_is_no_traceback(times: str) -> None:
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("times", ["1", "100000"])
+def test_a_full_disk_is_told_in_one_line(times: str) -> None:
+    """The error is that of the system, without a traceback."""
+    with Path("/dev/full").open("wb") as full:
+        words = [sys.executable, "-c", PRINTING, times]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, "[Errno 28] No space left on device\n")
+
+
+def test_a_closed_output_is_no_traceback() -> None:
+    """A command whose shell closed its output, as by ``>&-``, keeps its exit status."""
+    words = ["sh", "-c", '"$0" -c "$1" 1 >&-', sys.executable, PRINTING]
+    done = subprocess.run(words, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (3, b"")
 
 
 def test_a_sign_that_a_terminal_does_not_know_is_no_traceback() -> None:
