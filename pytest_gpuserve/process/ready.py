@@ -207,7 +207,8 @@ def _exited(process: Process, deadline: Deadline, what: str) -> ServerFailed:
     elapsed_seconds = deadline.seconds - deadline.remaining()
     remedies = [f"read its whole log: {process.command.log}", f"run it by hand: {process.command}"]
     if process.exit_status() == 0:
-        remedies.insert(0, "keep the server in the foreground: leave out any option that makes it a daemon")
+        daemon = "keep the server in the foreground: leave out any option that makes it a daemon"
+        remedies.insert(0, f"see the end of its log for an error; without one, {daemon}")
     return ServerFailed(
         f"{what} ended before it was ready",
         found=f"{process.describe_exit()} after {format_seconds(elapsed_seconds)}",

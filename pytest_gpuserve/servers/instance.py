@@ -81,15 +81,15 @@ CAUSES: Final[Mapping[str, str]] = {
         "this Triton has no such backend; the wheel's has python and ensembles only; the vendor's container image has"
         " all: run pytest in it, with triton_server(server='tritonserver')"
     ),
-    r"failed to load model|load failed for model|failed to load '|unable to find .*model|Error opening .*model"
-    r"|must specify .*(platform|backend)|Python model file not found"
-    r"|No such file or directory: '[^']*\.(pt|pth|safetensors|onnx|plan|bin)'": (
-        "a model's file is missing or cannot be read; see the first error in the log, and check the paths and the model"
-        " repository's layout (MODEL/config.pbtxt, MODEL/1/...)"
-    ),
     r"ModuleNotFoundError: No module named '([\w.]+)'|ImportError: cannot import name": (
         "a package is missing in the server's interpreter; install it there, or name the interpreter that has it:"
         " python=..."
+    ),
+    r"failed to load model|load failed for model|failed to load '|unable to find .*model|Error opening .*model"
+    r"|must specify .*(platform|backend)|Python model file not found"
+    r"|No such file or directory: '[^']*\.(pt|pth|safetensors|onnx|plan|bin)'": (
+        "a model cannot be loaded; see the first error in the log; if a model's file is missing, check the paths and"
+        " the model repository's layout (MODEL/config.pbtxt, MODEL/1/...)"
     ),
     r"compiled using NumPy 1\.x|numpy.*ABI|A module that was compiled using NumPy": (
         "the server needs numpy below 2; give an interpreter that has one: python=..."
