@@ -96,8 +96,10 @@ class Relocation:
         return re.sub(f"{_BEGIN}(?:{tops}){_REST}", lambda match: self._moved(match[0]), value)
 
     def _moved(self, path: str) -> str:
-        moved = str(self.path(Path(path)))
-        return f"{moved}/" if path.endswith("/") else moved
+        moved = self.path(Path(path))
+        if moved == Path(path):
+            return path
+        return f"{moved}/" if path.endswith("/") else str(moved)
 
     def argument(self, value: str, cwd: Path) -> str:
         """Argument of the other build, which may also be a path relative to a folder, such as ``data/weights.bin``.

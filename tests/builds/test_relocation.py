@@ -126,6 +126,9 @@ def test_paths_in_a_text(root: Path, other: Relocation) -> None:
         "{0}/.venv/none,{0}/untracked/u.bin": "{1}/.venv/none,{0}/untracked/u.bin",
         "{0}-old/models": "{0}-old/models",
         "mnt{0}/models": "mnt{0}/models",
+        "/": "/",
+        "/usr//lib/.": "/usr//lib/.",
+        "--model={0}/my models/b.json": "--model={1}/my models/b.json",
     }
     found = {text: other.text(text.format(root, other.worktree)) for text in texts}
     assert found == {text: expected.format(root, other.worktree) for text, expected in texts.items()}
