@@ -339,7 +339,9 @@ def main() -> None:
         if order is not None:
             serve(owner, order)
     finally:
-        owner.tell(gone=True, left=remove_folders(folders))
+        left = remove_folders(folders)
+    # Not after an exception: then the owner looks for processes itself.
+    owner.tell(gone=True, left=left)
 
 
 def serve(owner: Owner, order: dict[str, Any]) -> None:

@@ -144,6 +144,19 @@ def test_stray_signals_do_not_disturb_the_supervisor(number: signal.Signals, tmp
     assert process.tail() == ""
 
 
+def test_a_supervisor_that_fails_does_not_report_the_end(tmp_path: Path) -> None:
+    """It still removes its folders, but the owner does not hear that the tree has ended, and looks for it itself."""
+    owned = tmp_path / "owned"
+    owned.mkdir()
+    with Process([owned], log=tmp_path / "log") as process:
+        process._say(unknown=True)
+        assert process._supervisor.wait(SAFETY_SECONDS) == 1
+        process.wait(0)
+        assert process._reports.severed
+        assert not process._reports.gone
+        assert not owned.exists()
+
+
 def test_children_that_keep_forking_are_ended(tmp_path: Path) -> None:
     """Processes that ignore SIGTERM and fork all the time, some into sessions of their own, are all ended by stop."""
     with Process.start(child("breeder", tmp_path / "report", folder=tmp_path)) as process:
