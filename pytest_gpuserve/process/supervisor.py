@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 OWNERLESS_GRACE_SECONDS = 1.5
 """Longest time from SIGTERM to SIGKILL after the owner's death: all processes must be gone within 5 s of it."""
 
+TRACKER_GRACE_SECONDS = 1.0
+"""Time before SIGKILL for multiprocessing's resource trackers, which end by themselves. They unlink shared memory that
+no process has open now, such as data in a queue."""
+
 SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - where shm_open and sem_open put their names; nothing is created there
 """The folder of POSIX shared memory and named semaphores, whose names are flat."""
 
@@ -166,12 +170,14 @@ class Supervisor:
     def _kill(self) -> None:
         # Not repeated below: later forks have only what their parents have, and time counts there.
         self._note_shared(descendants(os.getpid()))
+        spared_until = time.monotonic() + TRACKER_GRACE_SECONDS
         while self._reap():
             members = descendants(os.getpid())
+            spared = {pid for pid in members if time.monotonic() < spared_until and is_tracker(pid)}
             # The kernel excludes a signal to a group and a fork in it from each other, so even a fork bomb ends.
-            for group in set(members.values()) - {os.getpgrp(), 0, 1}:
+            for group in set(members.values()) - {members[pid] for pid in spared} - {os.getpgrp(), 0, 1}:
                 _send(-group, signal.SIGKILL)
-            for pid in members:
+            for pid in members.keys() - spared:
                 _send(pid, signal.SIGKILL)
             self._wait(_PASS_SECONDS)
 
@@ -218,6 +224,11 @@ def descendants(root: int) -> dict[int, int]:
         level = {child: group for pid in level for child, group in children.get(pid, {}).items()}
         found |= level
     return found
+
+
+def is_tracker(pid: int) -> bool:
+    """Whether this is a resource tracker of Python's multiprocessing."""
+    return b"multiprocessing.resource_tracker import main" in _read(f"/proc/{pid}/cmdline")
 
 
 def shared_of(pid: int) -> set[int]:

@@ -165,14 +165,18 @@ def test_children_that_keep_forking_are_ended(tmp_path: Path) -> None:
     assert marked(process._mark) == []
 
 
-def test_semaphores_of_a_tree_are_unlinked(tmp_path: Path) -> None:
-    """The supervisor removes the semaphores of killed children, without their resource tracker's help."""
+@pytest.mark.parametrize("tracker", ["left", "killed"])
+def test_semaphores_of_a_tree_are_unlinked(tracker: str, tmp_path: Path) -> None:
+    """Semaphores go with the resource tracker, which outlives killed children, or else with the supervisor."""
     with Process.start(child("semaphore", tmp_path / "report", folder=tmp_path)) as process:
         held = report(tmp_path / "report")
+        if tracker == "killed":
+            os.kill(held["tracker"], signal.SIGKILL)
         assert all(Path(file).exists() for file in held["files"])
         process.stop(0)
     assert not any(map(alive, held["pids"]))
     assert not any(Path(file).exists() for file in held["files"])
+    assert ("leaked semaphore" in process.tail()) is (tracker == "left")
 
 
 def test_only_shared_memory_of_the_tree_alone_is_unlinked(tmp_path: Path) -> None:

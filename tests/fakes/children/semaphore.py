@@ -1,6 +1,6 @@
 """A child and its spawned worker that share events, made of named semaphores, and ignore SIGTERM. Arguments: REPORT.
 
-The report is {"pids": [main, worker, tracker], "files": paths below /dev/shm}.
+The report is {"pids": [main, worker, tracker], "tracker", "files": paths below /dev/shm}.
 """
 
 import json
@@ -30,7 +30,7 @@ if __name__ == "__main__":
     locks = [up._cond._lock, up._flag, stop._cond._lock, stop._flag]  # type: ignore[attr-defined]  # private
     files = [f"/dev/shm/sem.{lock._semlock.name.removeprefix('/')}" for lock in locks]
     draft = Path(sys.argv[1] + ".draft")
-    draft.write_text(json.dumps({"pids": [os.getpid(), worker.pid, tracker], "files": files}))
+    draft.write_text(json.dumps({"pids": [os.getpid(), worker.pid, tracker], "tracker": tracker, "files": files}))
     draft.rename(sys.argv[1])
     while True:
         signal.pause()
