@@ -133,8 +133,9 @@ def describe_process(pid: int | None) -> str:
         return "an unknown process"
     try:
         process = psutil.Process(pid)
-        line, state = shlex.join(without_secret_values(process.cmdline())) or process.name(), process.status()
+        # Word by word, because a quotation mark in a secret is escaped on a command line.
+        words = map(masked, without_secret_values(process.cmdline()))
+        line, state = shlex.join(words) or process.name(), process.status()
     except psutil.Error:
         return f"pid {pid}"
-    line = masked(line)
     return f"pid {pid} ({printable(line)}{', in state D' if state == psutil.STATUS_DISK_SLEEP else ''})"

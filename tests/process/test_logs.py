@@ -76,7 +76,8 @@ def test_a_header_is_a_secret_by_its_name() -> None:
 def test_a_command_line_is_shown_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command to run by hand, and a process's name, which is cut after 400 characters, have no secrets."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    words = (sys.executable, "-c", "import time; time.sleep(60)", "--token=zyxwvuts")
+    monkeypatch.setenv("DB_PASSWORD", "it's a secret")
+    words = (sys.executable, "-c", "import time; time.sleep(60)", "it's a secret", "--token=zyxwvuts")
     filling = "x" * (390 - len(f"{shlex.join(words[:-1])} --token=...  "))
     command = Command((*words, filling, SECRET), {}, tmp_path, tmp_path / "log")
     assert "zyxwvuts" not in str(command)
@@ -84,7 +85,8 @@ def test_a_command_line_is_shown_without_secrets(tmp_path: Path, monkeypatch: py
     with Process.start(command) as process:
         said = describe_process(process.pid)
     assert "--token=..." in said
-    assert "x <HF_TOKEN>" in said
+    assert "'<DB_PASSWORD>'" in said
+    assert "x '<HF_TOKEN" in said
 
 
 def test_a_secret_of_a_server_is_not_in_its_log(tmp_path: Path) -> None:
