@@ -55,7 +55,7 @@ class Relocation:
         if self.worktree is None or inside is None:
             return path
         moved = self.worktree / inside
-        return moved if moved.exists() or not path.exists() or self._tracked(inside) else path
+        return moved if _exists(moved) or not _exists(path) or self._tracked(inside) else path
 
     def source(self, path: Path) -> Path:
         """Place of a file of code in the other build, even of an untracked one.
@@ -90,7 +90,7 @@ class Relocation:
         """
         if self.worktree is None:
             return value
-        if os.path.isabs(value) and os.path.exists(value):  # noqa: PTH110, PTH117 -- any text, which Path may refuse
+        if Path(value).is_absolute() and _exists(Path(value)):
             return self._moved(value)
         tops = "|".join(map(re.escape, self._tops()))
         return re.sub(f"{_BEGIN}(?:{tops}){_REST}", lambda match: self._moved(match[0]), value)
@@ -109,7 +109,7 @@ class Relocation:
         """
         if "/" in value and not Path(value).is_absolute():
             place = cwd / value
-            if place.exists() and self.path(place) == place and self.path(cwd) != cwd:
+            if _exists(place) and self.path(place) == place and self.path(cwd) != cwd:
                 return str(place)
         return self.text(value)
 
@@ -206,3 +206,8 @@ class Relocation:
 
     def _tops(self) -> Sequence[str]:
         return tuple(dict.fromkeys((str(self.checkout), str(self.checkout.resolve()))))
+
+
+def _exists(path: Path) -> bool:
+    """Whether it exists; a text that is too long for a path, such as JSON, does not."""
+    return os.path.exists(path)  # noqa: PTH110 -- Path.exists raises an error for it

@@ -129,6 +129,7 @@ def test_paths_in_a_text(root: Path, other: Relocation) -> None:
         "/": "/",
         "/usr//lib/.": "/usr//lib/.",
         "--model={0}/my models/b.json": "--model={1}/my models/b.json",
+        "{0}/" + "long" * 99: "{1}/" + "long" * 99,
     }
     found = {text: other.text(text.format(root, other.worktree)) for text in texts}
     assert found == {text: expected.format(root, other.worktree) for text, expected in texts.items()}
@@ -145,6 +146,7 @@ def test_a_relative_argument(root: Path, other: Relocation) -> None:
         "../weights": str(folder / "../weights"),
         "small": "small",
         "no/such": "no/such",
+        "long" * 99 + "/more": "long" * 99 + "/more",
         f"{root}/models": str(moved(other, "models")),
     }
     assert {argument: other.argument(argument, folder) for argument in arguments} == arguments
