@@ -317,6 +317,7 @@ class LoadedServer:
         """The plan of a load engine, for this schedule."""
         target, shape, shared = self.target, self.shape, self._shared
         assert shared is not None or target.sharing is None, "a plan before the warm-up"
+        is_checked = any(request.expect is not None for request in target.requests)
         return Plan(
             endpoint=target.endpoint(self.instance),
             payloads=target.payloads(self.instance, shared),
@@ -327,7 +328,7 @@ class LoadedServer:
             timeout_ns=round(shape.timeout_seconds * 1e9),
             seed=shape.seed,
             shuffled=target.shuffled,
-            keep_answers=shape.check,
+            keep_answers=shape.check if is_checked else "none",
             outputs=None if shared is None else shared.outputs,
             objectives=shape.goodput,
         )

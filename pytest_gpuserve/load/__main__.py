@@ -195,6 +195,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         timeout_ns=round(arguments.timeout * 1e9),
         requests=arguments.requests,
         nanoseconds=None if seconds is None else round(seconds * 1e9),
+        keep_answers="none",
     )
 
 

@@ -154,7 +154,7 @@ class Plan(msgspec.Struct, frozen=True):
             in bytes; 0 without a number. Empty if none has one.
         pauses_ns: For each payload the pause of its user after the previous answer of the conversation; ``OPENS`` for
             the first one of a conversation. Empty without conversations, which need a closed loop.
-        keep_answers: Which answers are reported: ``all``, or ``some``, up to bounds that disturb nothing.
+        keep_answers: Which answers are reported: ``all``, ``some`` (up to bounds that disturb nothing) or ``none``.
         outputs: Shared-memory file and layout of each slot's answer; None if answers carry their data.
         objectives: Objectives of good answers; None for no count.
     """
@@ -170,7 +170,7 @@ class Plan(msgspec.Struct, frozen=True):
     nanoseconds: int | None = None
     part: int = 0
     parts: int = 1
-    keep_answers: Literal["all", "some"] = "some"
+    keep_answers: Literal["all", "some", "none"] = "some"
     outputs: Outputs | None = None
     objectives: Objectives | None = None
     numbers_before_end: tuple[int, ...] = ()

@@ -160,6 +160,14 @@ def test_a_cache_that_learns_prompts_under_load_is_told(server: _Server, shape: 
     assert (ReasonKind.UNLIKE_WORK in kinds(loaded.problems)) is is_told
 
 
+@pytest.mark.parametrize(("expect", "kept"), [(None, "none"), (b"", "some")])
+def test_answers_are_reported_only_where_one_is_expected(expect: bytes | None, kept: str) -> None:
+    """A report of large answers ten times a second takes the time of the load engine."""
+    running = mock.Mock(site=SimpleNamespace(host="h", port=1, tls=False))
+    target = Target(cast("ServerHandle", None), (Request("GET", "/", expect=expect),))
+    assert LoadedServer(running, target, USERS).plan(USERS.schedule).keep_answers == kept
+
+
 def test_a_queue_that_grows_to_the_end_is_overload(server: _Server) -> None:
     """Each tick of an open loop adds its requests in flight to the course of the load."""
     loaded = under_load(server, LoadShape(Constant(200)))

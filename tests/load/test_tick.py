@@ -234,6 +234,14 @@ def test_distinct_bodies_are_kept_up_to_a_number(payloads: int) -> None:
     assert close(counters).unchecked == 0
 
 
+def test_no_answer_is_reported_where_none_is_asked_for() -> None:
+    """They are counted all the same."""
+    counters = TickCounters(1, "none")
+    answer(counters, b"right")
+    tick = close(counters)
+    assert (tick.requests, tick.answers) == (1, [])
+
+
 @pytest.mark.parametrize("keep", KEEPING)
 def test_a_body_that_no_report_has_room_for_is_unchecked(keep: Literal["all", "some"]) -> None:
     """Even the first body of a tick, with all answers requested, is counted, but not kept."""
