@@ -62,7 +62,7 @@ class Revision:
         content: Hash of all files that would run, without baselines: those of the commit, with changes, additions and
             removals since. A commit of these changes does not alter it, unless git converts files (line ends, for
             example). Ignored files and bytecode are left out. A changed file above `LARGEST_READ_BYTES` counts by size
-            and time. None if unknown, as with a changed submodule or an untracked repository.
+            and time. None if unknown.
         top: Top folder of the checkout, without links; None outside git.
     """
 
@@ -158,16 +158,24 @@ def _line(checkout: Path, path: str) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     if stat.S_ISDIR(status.st_mode):
-        if (place / ".git").exists():
-            raise IsADirectoryError(f"{path} is a repository of its own")
-        # A folder that replaces a file: the files in it are listed separately.
-        return ""
+        return _inner(place, path)
     if stat.S_ISLNK(status.st_mode):
         return f"120000 blob {_blob(os.fsencode(place.readlink()))}\t{path}"
     mode = "100755" if status.st_mode & stat.S_IXUSR else "100644"
     if status.st_size > LARGEST_READ_BYTES or not stat.S_ISREG(status.st_mode):
         return f"{mode} unread {status.st_size} {status.st_mtime_ns}\t{path}"
     return f"{mode} blob {_blob(place.read_bytes())}\t{path}"
+
+
+def _inner(place: Path, path: str) -> str:
+    """A folder on disk as git would list it: a repository of its own, or empty."""
+    if not (place / ".git").exists():
+        # A folder that replaces a file: the files in it are listed separately.
+        return ""
+    inner = read_revision(place, place)
+    if inner.content is None:
+        raise IsADirectoryError(path)
+    return f"160000 commit {inner.commit if inner.clean else inner.content}\t{path.rstrip('/')}"
 
 
 def _blob(content: bytes) -> str:

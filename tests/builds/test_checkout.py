@@ -224,15 +224,21 @@ def test_a_file_that_cannot_be_read_makes_it_unknown(root: Path, monkeypatch: py
     assert content(root) is None
 
 
-def test_changes_of_a_repository_within_are_unknown(root: Path, tmp_path: Path) -> None:
-    """A submodule counts by its commit; changes in it, and a clone that is not added, make the content unknown."""
+def test_a_repository_within_counts(root: Path, tmp_path: Path) -> None:
+    """A submodule, or a clone that is not added, counts by its commit and its changes."""
     git(tmp_path, "clone", "--quiet", str(root), str(tmp_path / "part"))
-    before = content(root)
     git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "part"), "part")
     commit(root)
-    assert content(root) not in {before, None}
-    (root / "part" / "suites" / "app.py").write_text("2")
-    assert content(root) is None
-    git(root / "part", "checkout", "--quiet", "--", ".")
-    git(tmp_path, "clone", "--quiet", str(tmp_path / "part"), str(root / "clone"))
-    assert content(root) is None
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: (root / "part" / "suites" / "app.py").write_text("2"),
+        lambda: (root / "part" / "suites" / "app.py").write_text("3"),
+        lambda: git(root / "part", "commit", "--quiet", "--all", "--message=3"),
+        lambda: git(tmp_path, "clone", "--quiet", str(tmp_path / "part"), str(root / "clone")),
+        lambda: (root / "clone" / "suites" / "app.py").write_text("2"),
+    )
+    seen = {content(root)}
+    for change in changes:
+        change()
+        seen.add(content(root))
+    assert len(seen) == 6
+    assert None not in seen
