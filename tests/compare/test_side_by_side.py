@@ -131,6 +131,16 @@ def test_the_first_round_ends_early_where_another_start_tells_more(
     assert pairing.blocks_of_open_round == 0
 
 
+def test_a_p99_does_not_hold_a_round_open_beside_a_metric_that_needs_another_start() -> None:
+    """The p99 takes the whole round of that start for its first look."""
+    paired = a_comparison(ScriptedPairing(Build(0.03, start_sd=0.01, window_sd=0.004), start_in_blocks=1.5))
+    for _ in range(2):
+        paired.more()
+        judged = [paired.judge(metric, TOLERANCE) for metric in (P99, THROUGHPUT)]
+    assert place(paired) == (2, 6)
+    assert [judgement.windows for judgement in judged] == [4 * 9] * 2
+
+
 def test_a_first_round_that_a_metric_wants_whole_is_whole() -> None:
     """A p99 needs it, because it takes no part in the first look, and so does a possible drift."""
     dear = Build(0.03, start_sd=0.01, window_sd=0.004)
@@ -320,6 +330,17 @@ def test_longer_answers_are_another_work(silent: set[str], kind: ReasonKind) -> 
     assert paired.judge(COLD_START, 0.2).verdict is not Verdict.INVALID
 
 
+def test_answers_whose_length_neither_side_tells_are_a_remark() -> None:
+    """At every verdict on metrics of answers, and on ratios in a duel."""
+    pairing = Talkative()
+    pairing.silent = frozenset(ARMS)
+    paired = a_comparison(pairing, prior=NARROW)
+    for each in (look(paired, 2), paired.judge_limit(THROUGHPUT, 0.5), paired.judge_limit(THROUGHPUT, 0.5)):
+        assert each.verdict is Verdict.PASS
+        assert [reason.kind for reason in each.reasons].count(ReasonKind.WORK_UNKNOWN) == 1
+    assert not paired.judge(COLD_START, 0.2).has(ReasonKind.WORK_UNKNOWN)
+
+
 # -- trouble that shows late
 
 NOT_GIVEN_BACK = because("memory not given back", kind=ReasonKind.MEMORY_NOT_GIVEN_BACK)
@@ -350,6 +371,14 @@ def test_a_pass_is_not_remembered_of_servers_that_left_memory_behind() -> None:
     assert kept.metrics == {name: KeptMetric(TOLERANCE) for name in ("throughput", "latency.p50")}
     again = a_comparison(ScriptedPairing(Build(change=0.3)), prior=NARROW, history=history)
     assert look(again).verdict is Verdict.REGRESSED
+
+
+def test_trouble_at_the_end_of_a_round_that_ends_early_costs_no_other_round() -> None:
+    """It is INVALID at once."""
+    pairing = Leaking(Build(0.03, start_sd=0.01), start_in_blocks=1.5)
+    paired = a_comparison(pairing)
+    assert [look(paired).verdict for _ in range(2)] == [Verdict.INCONCLUSIVE, Verdict.INVALID]
+    assert (place(paired), pairing.measured) == ((1, 3), 1)
 
 
 def test_a_round_with_trouble_is_no_evidence_in_a_re_run(history: KeptFolder) -> None:

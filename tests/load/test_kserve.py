@@ -20,10 +20,13 @@ from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.load.kserve import (
     Comparator,
     Inference,
+    Place,
     close_to,
     datatype_of,
     decode_answer,
     equal_to,
+    grpc_message,
+    http_request,
     raw_bytes,
     tensors_of,
 )
@@ -64,6 +67,24 @@ def test_tensors_survive_the_way(order: str) -> None:
             name: (each.dtype, each.tolist()) for name, each in tensors.items()
         }
     assert tensors["text"].tolist() == [["grün".encode(), b"\0x\0"]]
+
+
+def test_requests_say_the_same_by_both_protocols() -> None:
+    """Names are quoted in a path; tensors in shared memory add no bytes; a priority is unsigned, as Triton wants it."""
+    places = {("input", "X"): Place("r", 8, 0), ("output", "Y"): Place("r", 8, 64)}
+    given: dict[str, Any] = {"version": "2", "request_id": "7", "parameters": {"priority": 1}, "places": places}
+    inference = Inference("a/b", tensors_of("input", {"X": [1.5]}), ("Y",), **given)
+    request, message = http_request(inference), service.ModelInferRequest.FromString(grpc_message(inference))
+    assert (request.method, request.path) == ("POST", "/v2/models/a%2Fb/versions/2/infer")
+    header = json.loads(request.body)
+    assert (header["id"], header["parameters"]) == ("7", {"priority": 1})
+    assert (message.model_name, message.model_version, message.id) == ("a/b", "2", "7")
+    assert (message.parameters["priority"].uint64_param, list(message.raw_input_contents)) == (1, [])
+    for (kind, _), place in places.items():
+        by_http, by_grpc = header[f"{kind}s"][0]["parameters"], getattr(message, f"{kind}s")[0].parameters
+        assert (by_http["shared_memory_region"], by_http["shared_memory_byte_size"]) == place[:2]
+        assert by_grpc["shared_memory_region"].string_param == place.region
+        assert by_grpc["shared_memory_offset"].int64_param == place.offset == by_http.get("shared_memory_offset", 0)
 
 
 @pytest.mark.parametrize(

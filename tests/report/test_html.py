@@ -16,7 +16,7 @@ from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, Te
 from pytest_gpuserve.report.terminal import totals_line
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.report.html_results import Page, session_result
-from tests.support.builders import judgement, result_of, session
+from tests.support.builders import judgement, result_of, session, start, window
 from tests.support.markdown_results import HOSTILE, hostile_result
 
 SECRET = "Hunter2Secret"
@@ -145,6 +145,13 @@ def test_rounds_and_latencies_of_both_sides_are_drawn() -> None:
     beside = dataclasses.replace(alone, base="main", base_sessions=(session(),), candidate_sessions=(session(),))
     assert words(drawn(beside)) >= {*axes, "now", "base"}
     assert "reference" not in words(drawn(beside))
+
+
+def test_what_was_settled_side_by_side_shows_the_rounds_that_decided() -> None:
+    """Not what was measured alone before."""
+    run = RunResult("", (session(),), (), {}, {})
+    unanswered = session(start(window((), items=None, batches=None)))
+    assert (plots_of(run) != "", plots_of(dataclasses.replace(run, candidate_sessions=(unanswered,)))) == (True, "")
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

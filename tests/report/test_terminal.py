@@ -249,6 +249,13 @@ def test_by_outcome_then_by_verdict() -> None:
     assert order(*in_order[::-1]) == [test.nodeid for test in in_order]
 
 
+def test_then_by_the_change_as_a_multiple_of_the_tolerance() -> None:
+    """10 % of a tolerance of 5 % is more than 30 % of one of 20 %, in either direction; no change is last."""
+    found = ((None, 0.05), (0.30, 0.20), (-0.10, 0.05), (0.12, 0.05))
+    rows = [replace(judgement(), change=change, interval=None, tolerance=tolerance) for change, tolerance in found]
+    assert [row.judgement.change for row in run_of(result_of("t", *rows)).rows] == [0.12, -0.10, 0.30, None]
+
+
 def test_names() -> None:
     """Names are short, distinguished by the file if necessary, printable, and limited in number."""
     assert names_of(["a.py::test_z", "b.py::test_z", "b.py::test_q[\x1b]"]) == {

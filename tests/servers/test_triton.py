@@ -238,6 +238,18 @@ def failure(folder: Path, facts: dict[str, Any]) -> str:
     return str(failed.value)
 
 
+def test_the_stub_finds_its_interpreter_and_its_libpython_first(tmp_path: Path, facts: dict[str, Any]) -> None:
+    """Nothing else of their folders comes before the models' own, nor has a path an empty entry, the working folder."""
+    install = find_triton(interpreter(tmp_path, facts))
+    (install.library.parent / "libcudnn.so.9").touch()
+    library = install.link_library(Site(tmp_path / "site"))
+    assert [file.resolve() for file in library.iterdir()] == [install.library]
+    libraries = f"{library}:{tmp_path}/packages/nvidia_pytriton.libs"
+    for given, found in (("/opt/lib", f"{libraries}:/opt/lib"), ("", libraries)):
+        environment = install.environment({"PATH": "/usr/bin", "LD_LIBRARY_PATH": given}, library)
+        assert environment == {"PATH": f"{tmp_path}/bin:/usr/bin", "LD_LIBRARY_PATH": found}
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
