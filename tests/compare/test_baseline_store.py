@@ -12,6 +12,7 @@ from pytest_gpuserve.compare.baseline_store import (
     BaselineStore,
     Workload,
 )
+from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.baseline import Stored
 from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
 
@@ -121,6 +122,18 @@ def test_only_the_newest_sessions_are_kept(folder: Path) -> None:
     record(folder, *range(1, 12))
     assert record(folder, *range(12, 20)) == f"added to ({MOST_SESSIONS} sessions)"
     assert days(folder) == list(range(20 - MOST_SESSIONS, 20))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"<<<<<<< HEAD\n"])
+def test_a_file_that_cannot_be_read_is_left_alone(folder: Path, content: bytes) -> None:
+    """Nothing is recorded over it or removed from it: it may be the only record of what was accepted."""
+    path = BaselineStore(folder, here()).key_of(NODEID, "").path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    for change in (lambda: record(folder, 1), lambda: BaselineStore(folder, here()).remove(path, ["test_z[50]"])):
+        with pytest.raises(BaselineUnusable, match=r"test_y\.json"):
+            change()
+        assert path.read_bytes() == content
 
 
 def test_removing_entries_leaves_the_others(folder: Path) -> None:

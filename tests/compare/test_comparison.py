@@ -17,7 +17,7 @@ from pytest_gpuserve.compare.assertions import Baseline, Duel
 from pytest_gpuserve.compare.comparison import TestComparison
 from pytest_gpuserve.compare.measurement import not_settled
 from pytest_gpuserve.compare.stored import changes_since
-from pytest_gpuserve.errors import GpuserveError, NotInRevision, UsageProblem
+from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.store.baseline import Stored, write
 from pytest_gpuserve.store.kept import KeptFolder
@@ -382,6 +382,15 @@ def test_what_the_revision_does_not_have_is_missing(world: World, why: str) -> N
     assert (final.verdict, final.reference_kind) == (Verdict.MISSING, "against")
     assert final.value is not None
     assert why in text_of(final)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_candidate_that_does_not_start_is_an_error(world: World, number: int) -> None:
+    """At the first look or a later one: it is not MISSING, which ``--on-missing=skip`` lets skip the test."""
+    world.paired, world.failures = BETWEEN, {number: ServerFailed("no weights here")}
+    world.next_run(world.against, budget_seconds=1000.0)
+    with pytest.raises(ServerFailed, match="no weights here"):
+        loaded(world)
 
 
 @pytest.mark.parametrize("is_remembered", [True, False])
