@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from pytest_gpuserve.load.engine import pipes
 from pytest_gpuserve.load.engine.loop import OWN_FILES, OutputPlaces
 from pytest_gpuserve.load.request import NUMBER_PLACE, Request
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson, Schedule, Steps
-from pytest_gpuserve.load.wire import BEAT_NS, Outputs, Plan, unwritten
+from pytest_gpuserve.load.wire import BEAT_NS, Outputs, Plan, Ready, frame, unwritten
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan
@@ -337,6 +338,23 @@ def test_an_engine_that_is_killed_is_no_short_measurement(server: Serving) -> No
         with pytest.raises(LoadFailed, match="died") as caught:
             Totals(engines).take_until(lambda *_: False, "its end")
     assert caught.value.found == "exit status -9"
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (b"\xff\xff\xff\xff much", "load(check='some')"),
+        (b"\x01\x00\x00\x00\x90", "Expected"),
+        (frame(Ready()), "ready twice"),
+    ],
+)
+def test_garbage_instead_of_a_tick_is_refused(told: bytes, words: str) -> None:
+    """A report that is too long is told with what makes it shorter."""
+    script = f"import sys; sys.stdout.buffer.write({told!r})"
+    command = [sys.executable, "-c", script]
+    with closing(EngineProcess(command, 5.0)) as engine, pytest.raises(LoadFailed, match="garbled") as caught:
+        engine.next_tick()
+    assert words in caught.value.found
 
 
 def test_a_silent_engine_is_given_up(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

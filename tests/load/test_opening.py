@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 import threading
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import opening
 from pytest_gpuserve.load.engine.opening import Connected, Opening, ResolvedAddress, resolve
-from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
+from pytest_gpuserve.load.engine.reactor import FEW_TIMERS, READABLE, Reactor
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.process.ports import free_port
 
@@ -96,6 +97,26 @@ def test_an_open_connection_is_handed_over_free_of_the_reactor(stack: ExitStack)
         attempt.reactor.run()
         assert connected.recv(10) == b"hello"
     attempt.reactor.forget(connected.fileno())
+
+
+def test_the_limit_on_open_files_is_named(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that this process may not open fails with the command that shows the limit."""
+    _, address = listen(stack)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    kind, sample = Attempt(stack, address).result()
+    assert (kind, "the limit on open files is too low, see `ulimit -n`" in sample) == ("connect", True)
+
+
+def test_cancelled_timers_leave_nothing_behind(stack: ExitStack) -> None:
+    """Not even thousands of time-outs that are an hour away, as connections leave them."""
+    reactor = stack.enter_context(running())
+    for _ in range(10_000):
+        reactor.cancel(reactor.at(time.perf_counter_ns() + 3600 * 10**9, reactor.stop))
+    assert len(reactor._timers) <= FEW_TIMERS + 2
 
 
 @pytest.mark.parametrize(
