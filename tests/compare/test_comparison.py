@@ -27,8 +27,7 @@ from pytest_gpuserve.verdict.verdict import Verdict
 from tests.compare import conftest as world_module
 from tests.compare.conftest import BETWEEN, SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build
-from tests.fakes.simulated import cases
-from tests.support.builders import COMMIT, entry, here, on_gpu, said, streamed, window_at
+from tests.support.builders import COMMIT, cases, entry, here, on_gpu, said, streamed, window_at
 
 P50 = METRICS["latency.p50"]
 

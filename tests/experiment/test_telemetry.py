@@ -33,8 +33,7 @@ from tests.fakes.scripted_engines import (
     scripted_instance,
     stand_in,
 )
-from tests.fakes.simulated import cases
-from tests.support.builders import kinds
+from tests.support.builders import cases, kinds
 
 NS = 1_000_000_000
 WARMUP_TICKS, WINDOW_TICKS = 3, 5

@@ -8,7 +8,7 @@ now and then a stall, of exponential size. Servers that alternate share the drif
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -250,8 +250,3 @@ def short_and_long(short: int, long: int) -> pytest.MarkDecorator:
 def chance(rate: float, count: int) -> float:
     """Twice the standard error of a rate that was counted."""
     return 2 * math.sqrt(rate * (1 - rate) / count)
-
-
-def cases(names: str, table: Mapping[str, tuple[object, ...]]) -> pytest.MarkDecorator:
-    """Run a test with each row of a table, under its name."""
-    return pytest.mark.parametrize(names, table.values(), ids=table)

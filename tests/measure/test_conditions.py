@@ -29,8 +29,7 @@ from pytest_gpuserve.measure.conditions import (
 )
 from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from tests.fakes.simulated import cases
-from tests.support.builders import because, kinds, said
+from tests.support.builders import because, cases, kinds, said
 
 MIB = 1 << 20
 CLOCK = 1500.0

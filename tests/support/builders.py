@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
+
+import pytest
 
 from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.compare.baseline_store import RunEnvironment
@@ -245,3 +247,8 @@ def with_starts(measured: Round, base: Sequence[float | None], candidate: Sequen
         return tuple(Start(measured.windows(arm) if not number else (), each) for number, each in enumerate(seconds))
 
     return replace(measured, starts={"base": started("base", base), "candidate": started("candidate", candidate)})
+
+
+def cases(names: str, table: Mapping[str, tuple[object, ...]]) -> pytest.MarkDecorator:
+    """Run a test with each row of a table, under its name."""
+    return pytest.mark.parametrize(names, table.values(), ids=table)
