@@ -169,6 +169,14 @@ def failure(nodes: Nodes, port: int, *orders: Order, parts: int = 1, **fields: A
     return caught.value.summary
 
 
+def test_a_clock_that_is_not_known_ends_the_load(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that answers slowly each time could begin at any time."""
+    monkeypatch.setattr(on_ray, "_MOST_UNSURE_NS", 0)
+    found = failure(nodes, 1)
+    assert "the clock of 10.0.0.1/worker-0 is known only to within" in found
+    assert "end other work on its node" in found
+
+
 def test_an_engine_that_dies_ends_the_load_by_name(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """With how it ended; so does one that cannot be started, of another version, or on another host."""
     real = EngineProcess.next_tick
