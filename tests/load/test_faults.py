@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Constant, Schedule, Trace
 from pytest_gpuserve.load.wire import Plan, Tls
 from pytest_gpuserve.process.ports import free_port
@@ -89,6 +90,17 @@ def test_what_happens_to_an_idle_connection(server: Serving) -> None:
     assert totals.errors == {"protocol": 2}
     assert "an answer to no request: b'HTTP/1.1 200 OK" in totals.samples["protocol"]
     assert server.seen("/ok").connections == before + 9
+
+
+def test_requests_that_ask_to_close_have_a_connection_each(server: Serving) -> None:
+    """No request follows on a connection that was to close, even if the server keeps it open (RFC 9112, 9.6)."""
+    before = server.seen("/ok")
+    request = Request("POST", "/ok", headers={"Connection": "close"}).to_bytes("h:1")
+    with Engines(msgspec.structs.replace(plan(server.port, requests=20), payloads=((request,),))) as engine:
+        totals = Totals(engine).take_to_end()
+    after = server.seen("/ok")
+    assert (totals.requests, totals.resent, totals.errors) == (20, 0, {})
+    assert after.connections - before.connections >= after.requests - before.requests == 20
 
 
 def test_users_who_wait_for_a_connection_are_counted() -> None:

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from pytest_gpuserve.load.engine.closed_loop import ClosedLoop, ConversationLoop
-from pytest_gpuserve.load.engine.http1 import Http1
+from pytest_gpuserve.load.engine.http1 import ENDED_AFTER_FIRST, Http1
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.loop import OWN_FILES, Loop
 from pytest_gpuserve.load.engine.open_loop import OpenLoop
@@ -184,8 +184,15 @@ def make_transport(plan: Plan, reactor: Reactor, loop: Loop) -> Http1:
     if endpoint.protocol == "grpc":
         return Http2(endpoint, reactor, loop, timeout_ns)
     if endpoint.protocol == "sse":
-        return Streams(endpoint, reactor, loop, timeout_ns, [choices_of(forms[0]) for forms in plan.payloads])
-    return Http1(endpoint, reactor, loop, timeout_ns)
+        choices = [choices_of(forms[0]) for forms in plan.payloads]
+        transport: Http1 = Streams(endpoint, reactor, loop, timeout_ns, choices)
+    else:
+        transport = Http1(endpoint, reactor, loop, timeout_ns)
+    heads = (forms[0].partition(b"\r\n\r\n")[0].lower() for forms in plan.payloads)
+    if any(b"\r\nconnection: close" in head for head in heads):
+        # No request may follow on its connection, even if the server keeps that open (RFC 9112, 9.6).
+        transport.ended_after_first = ENDED_AFTER_FIRST
+    return transport
 
 
 def _raise_file_limit() -> int:
