@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 
 CAUSES: Final[Mapping[str, str]] = {
-    r"libpython3[\w.]*: cannot open shared object|_recursion_count|python_backend_stub.*(undefined|shared)": (
-        "Triton's Python stub did not find the libpython of the interpreter; give an interpreter that was built with"
+    r"loading shared libraries: \S*libpython3|_recursion_count|python_backend_stub.*(undefined|shared)": (
+        "Triton's Python stub cannot load the libpython of the interpreter; give an interpreter that was built with"
         " --enable-shared: python=..., or install its library (Debian: libpython3.X)"
     ),
     r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation": (
@@ -69,7 +69,7 @@ CAUSES: Final[Mapping[str, str]] = {
     r"Too many open files|EMFILE|ENFILE": (
         "the server reached its limit of open files; raise the limit (`ulimit -n`), or load it with fewer users"
     ),
-    r"can't start new thread|pthread_create": (
+    r"can't start new thread|pthread_create\W*(failed|Resource)": (
         "the server reached its limit of processes and threads; raise the limit (`ulimit -u`; in a container"
         " --pids-limit), or load it with fewer users"
     ),

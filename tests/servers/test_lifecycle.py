@@ -231,6 +231,7 @@ def test_an_answer_is_told_without_the_secrets_of_this_process(monkeypatch: pyte
     ("log", "words"),
     [
         ("error while loading shared libraries: libpython3.11.so.1.0: cannot open shared object file", "libpython"),
+        ("error while loading shared libraries: /a/libpython3.11.so.1.0: file too short", "libpython"),
         ("AttributeError: module 're' has no attribute '_recursion_count'", "libpython"),
         ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "GPU's memory"),
         ("AssertionError: Torch not compiled with CUDA enabled", "finds no such GPU"),
@@ -241,6 +242,7 @@ def test_an_answer_is_told_without_the_secrets_of_this_process(monkeypatch: pyte
         ("OSError: [Errno 98] Address already in use", "port"),
         ("OSError: [Errno 24] Too many open files", "ulimit -n"),
         ("RuntimeError: can't start new thread", "ulimit -u"),
+        ("OpenBLAS blas_thread_init: pthread_create failed for thread 3 of 64", "ulimit -u"),
         ("OSError: AF_UNIX path too long", "TMPDIR=/tmp"),
         ("E1122 failed to load model 'resnet': ...", "model's file"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'weights/resnet.pth'", "model's file"),
@@ -254,7 +256,7 @@ def test_an_answer_is_told_without_the_secrets_of_this_process(monkeypatch: pyte
 )
 def test_a_known_cause_is_named(log: str, words: str) -> None:
     """A line of the log names the cause, whatever surrounds it; a log without a known line has none."""
-    around = "listening on port 8000\nTraceback\nValueError: 42\nloaded model resnet\n"
+    around = "listening on port 8000\nTraceback\nValueError: 42\nloaded model resnet\n#3 pthread_create@@GLIBC_2.2\n"
     # Triton's warning on a machine whose GPUs are hidden.
     around += "pinned memory pool will not be available: no CUDA-capable device is detected"
     assert words in likely_cause(f"{around}\n{log}\nbye")
