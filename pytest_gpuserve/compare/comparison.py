@@ -317,15 +317,18 @@ class TestComparison:
         usable, screened = Usable(()), None
         if metric.name in OF_ONE_SERVER and not self.policy.one_at_a_time:
             self._measure_alone(measurement)
+        alone = why_alone(measurement, metric)
         if measurement.beside is None:
             unsound = unsound_judgement(measurement, metric)
             if unsound is not None:
                 return unsound
-            usable = usable_sessions(measurement, stored)
-            screened = screen(measurement, metric, usable)
+            # A screen would be a second look. Also a load that was measured alone for a limit may have rounds.
+            if alone or not measurement.has_rounds(metric):
+                usable = usable_sessions(measurement, stored)
+                screened = screen(measurement, metric, usable)
             if screened is not None and screened.verdict in {Verdict.PASS, Verdict.INVALID}:
                 return _noted(screened, stored)
-        found = why_alone(measurement, metric) or self._beside_commit(measurement, metric, stored)
+        found = alone or self._beside_commit(measurement, metric, stored)
         if isinstance(found, Reason):
             found = settled_alone(measurement, metric, stored, usable=usable, screened=screened, reason=found)
         return _noted(found, stored)

@@ -345,12 +345,17 @@ class Measurement:
         """Prepare the comparison with another server of this checkout."""
         self._pair(opponent, "duel", "its opponent", self._memory("duel"))
 
-    def has_rounds(self) -> bool:
-        """Whether rounds beside its baseline's commit were measured in this run, or kept by an earlier one."""
+    def has_rounds(self, metric: Metric | None = None) -> bool:
+        """Whether rounds beside its baseline's commit were measured, in this run or an earlier one.
+
+        Args:
+            metric: A metric that these rounds have judged; None for any.
+        """
         try:
-            return bool(self._memory(self.base_build().identity).rounds)
+            memory = self._memory(self.base_build().identity)
         except GpuserveError:
             return False
+        return bool(memory.rounds) and (metric is None or metric.name in memory.metrics)
 
     def _memory(self, identity: str) -> Memory:
         """What is known of the comparison with this base."""

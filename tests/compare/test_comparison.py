@@ -178,6 +178,15 @@ def test_stored_numbers_pass_nothing_that_rounds_have_called_regressed(world: Wo
     world.next_run()
     again = loaded(world)
     assert (again.verdict, again.reference_kind, world.looks) == (Verdict.REGRESSED, "against", 0)
+    # Nor is it by the numbers of a limit, or of a load whose end the test decides.
+    for shape in (SHAPE, replace(SHAPE, requests=100)):
+        world.next_run()
+        judge = world.judge()
+        run = judge.measure(target(), shape, None)
+        run.judge(THROUGHPUT, "limit", 1.0)
+        again = ask(run, THROUGHPUT).judgement
+        judge.close()
+        assert (again.verdict, again.reference_kind) == (Verdict.REGRESSED, "against")
 
 
 def test_on_cpu_stored_numbers_decide_nothing(world: World) -> None:
