@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.loaded import HostUse, Measured, Progress
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.shared_starts import SharedStarts
+    from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.servers.instance import Instance
 
@@ -54,7 +55,11 @@ class BaseFailed(GpuserveError):
 
 
 class _DoNotFit(Exception):
-    """Two servers do not fit into memory together."""
+    """Two servers do not fit into memory together; the monitor knows what they left on the GPU."""
+
+    def __init__(self, monitor: TelemetryMonitor) -> None:
+        super().__init__()
+        self.monitor = monitor
 
 
 @dataclass
@@ -172,12 +177,13 @@ class Pairing:
 
     def _measured(self, blocks: int) -> bool:
         """Measure until a round has so many blocks; return whether it has, and was not dropped."""
+        left: Iterable[Reason] = ()
         if not self.one_at_a_time:
             try:
                 return self._fill(self._open or self._opened(), blocks)
-            except _DoNotFit:
-                self.one_at_a_time = True
-        self._take_one_at_a_time()
+            except _DoNotFit as problem:
+                self.one_at_a_time, left = True, problem.monitor.problems()
+        self._take_one_at_a_time(left)
         return True
 
     def close(self) -> None:
@@ -215,8 +221,12 @@ class Pairing:
 
     # -- one at a time
 
-    def _take_one_at_a_time(self) -> None:
-        """Measure a block of four fresh starts, one after the other, which is a round. Each counts as one window."""
+    def _take_one_at_a_time(self, left: Iterable[Reason]) -> None:
+        """Measure a block of four fresh starts, one after the other, which is a round. Each counts as one window.
+
+        Args:
+            left: Problems that two servers have left on the GPU, which do not fit together.
+        """
         self._starts.end()
         coin = self._coin(len(self.rounds))
         order = ABBA if coin.random() < 0.5 else BAAB
@@ -234,6 +244,7 @@ class Pairing:
         taken, problems = take_starts(order, self._targets, self._start, shape, self._progress)
         if is_interrupted(problems):
             raise KeyboardInterrupt
+        problems[:0] = left
         starts = {
             # A block that was broken off is not evidence.
             arm: tuple(replace(start, windows=()) if problems else start for start in known)
@@ -298,7 +309,7 @@ class Pairing:
             return StartedPair({arm: up[arm] for arm in order}, monitor, self.starts_together, start_seconds)
         tried = len(up) + len(failed)
         if tried == len(order) and all(map(_lacks_memory, failed.values())):
-            raise _DoNotFit
+            raise _DoNotFit(monitor)
         # The first failure, because the other may be its consequence.
         raise next((problem for problem in failed.values() if not _lacks_memory(problem)), next(iter(failed.values())))
 

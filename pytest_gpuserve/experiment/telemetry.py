@@ -236,6 +236,11 @@ class TelemetrySource:
         )
         try:
             yield monitor
+        except Exception:
+            # A server that failed gives its memory back too. To the next start, the rest would be foreign use.
+            monitor.down()
+            raise
+        else:
             monitor.down()
         finally:
             self._free_ns = self._clock() if monitor.free_ns is None else monitor.free_ns

@@ -297,6 +297,18 @@ def test_a_second_server_without_memory_is_started_after_the_first(stage: Stage,
     assert len(stage.starts) == 2 + 2 + 4 + 4
 
 
+@pytest.mark.parametrize(("mib", "back", "left"), [(900, 4.0, False), (300, 9.0, True)])
+def test_memory_of_two_servers_that_do_not_fit_is_waited_for(
+    stage: Stage, mib: int, back: float, *, left: bool
+) -> None:
+    """They give it back before the next start, or its round is invalid: it would count as memory of that start."""
+    stage.failing = lambda arm, start: ServerFailed(f"{arm}: out of memory") if start == 1 else None
+    stage.eyes.gpu = lambda at: {"memory_bytes": (400 + (mib if stage.starts and at < back else 0)) * MIB}
+    both = stage.pair(on_gpu=True)
+    both.measure(BLOCKS)
+    assert [kinds(measured.problems) for measured in both.rounds] == [[ReasonKind.MEMORY_NOT_GIVEN_BACK] * left]
+
+
 @either_arm
 @pytest.mark.parametrize("words", ["CUDA out of memory", "no such file"])
 def test_other_failures_are_failures(stage: Stage, arm: Arm, words: str) -> None:

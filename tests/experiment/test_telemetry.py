@@ -305,13 +305,21 @@ def test_memory_has_to_be_given_back(server: Alone, kept_mib: int, given_back_se
 
 
 def test_the_next_start_begins_behind_one_that_failed(server: Alone) -> None:
-    """What was on the GPU until then is not foreign to it; it begins with a look at who is there."""
-    with pytest.raises(ArithmeticError), server.telemetry_source.monitor():
-        raise ArithmeticError
-    ended_ns = server.eyes.now_ns
+    """What was on the GPU until then is not foreign to it, if it is given back in time; first it looks who is there."""
+    back = 5.0
+
+    def fail() -> None:
+        with server.telemetry_source.monitor():
+            server.eyes.gpu = lambda at: {"memory_bytes": (400 + (2000 if at < back else 0)) * MIB}
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fail()
     with server.telemetry_source.monitor() as second:
-        assert second.since_ns == ended_ns
-        assert second.server_began_ns - ended_ns >= NS
+        assert back <= second.since_ns / NS < back + 0.5
+        assert second.server_began_ns - second.since_ns >= NS
+        second.look()
+    assert second.problems() == []
 
 
 def test_without_a_gpu_nobody_looks(server: Alone) -> None:
