@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 OF_STREAMS: Final = frozenset({"ttft", "itl", "tpot"})
 """Times that only streams have."""
 
+LEAST_WINDOW_SECONDS: Final = 0.3
+SECONDS_OF_LEAST_WINDOW: Final = 4
+"""Side by side, a window lasts at least the first number for every four seconds of ``load(seconds=...)``."""
+
 ASK_FOR_USAGE: Final = 'ask for it in the request\'s body: "stream_options": {"include_usage": true}; server.chat does'
 
 
@@ -271,7 +275,14 @@ def observations(metric: Metric, windows: Sequence[Window]) -> int:
     return sum(window.requests for window in windows)
 
 
-def demand_requests(metric: Metric, parts: Sequence[Sequence[Window]], tolerance: float, where: str) -> None:
+def demand_requests(
+    metric: Metric,
+    parts: Sequence[Sequence[Window]],
+    tolerance: float,
+    where: str,
+    *,
+    window_seconds: float | None = None,
+) -> None:
     """Check that every part of a measurement has the requests that a metric needs.
 
     Args:
@@ -279,6 +290,7 @@ def demand_requests(metric: Metric, parts: Sequence[Sequence[Window]], tolerance
         parts: Windows of each part, at least one part.
         tolerance: Its tolerance.
         where: Name of such a part.
+        window_seconds: Length of a window where ``load(seconds=...)`` sets that: side by side.
 
     Raises:
         TooFewRequests: A part has too few.
@@ -293,12 +305,19 @@ def demand_requests(metric: Metric, parts: Sequence[Sequence[Window]], tolerance
     if not any(counts) and any(window.requests for window in windows):
         value_of(metric, windows)
     seconds = math.fsum(window.seconds for window in parts[counts.index(fewest)])
-    longer = f"{1.2 * needed / fewest:.1f} times as long" if fewest else "longer"
+    factor = 1.2 * needed / fewest if fewest else None
+    if factor is None:
+        longer = "measure longer: load(..., seconds=...)"
+    elif window_seconds is None:
+        longer = f"measure {factor:.1f} times as long: load(..., seconds=...)"
+    else:
+        steps = math.ceil(factor * window_seconds / LEAST_WINDOW_SECONDS)
+        longer = f"windows {factor:.1f} times as long: load(..., seconds={steps * SECONDS_OF_LEAST_WINDOW})"
     raise TooFewRequests(
         f"{metric.name} at a tolerance of {format_fraction(tolerance)} needs {needed} {metric.counted} in {where}",
         found=f"{fewest} {metric.counted} in {format_seconds(seconds)}",
         remedies=[
-            f"measure {longer}: load(..., seconds=...), or a longer schedule",
+            f"{longer}, or a longer schedule",
             *([f"a wider tolerance by the marker gpuserve({metric.option}=...)"] if metric.is_of_requests else []),
         ],
     )

@@ -130,8 +130,10 @@ def _groups(metric: Metric, measured: Round, tolerance: float) -> Sequence[tuple
         groups = [(base[begin:end], candidate[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
         if size == largest or all(observations(metric, each) >= needed for group in groups for each in group):
             break
+    # A start that alternates with others is as long as one that is measured alone.
+    window_seconds = None if measured.one_at_a_time else max(window.seconds for window in (*base, *candidate))
     for parts in zip(*groups, strict=True):
-        demand_requests(metric, parts, tolerance, "each half of a round")
+        demand_requests(metric, parts, tolerance, "each half of a round", window_seconds=window_seconds)
     return groups
 
 

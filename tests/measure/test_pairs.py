@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -149,9 +150,11 @@ def test_too_few_requests_say_what_would_help() -> None:
         round_point(P99, round_of([0.1] * 6, requests=100), 0.2)
     text = str(caught.value)
     assert all(
-        part in text
-        for part in ("needs 1000 requests in each half of a round", "found: 600 requests", "seconds=", "gpuserve(p99")
+        part in text for part in ("needs 1000 requests in each half of a round", "found: 600 requests", "gpuserve(p99")
     )
+    # Twice as long, as pace_of makes them: at least 0.3 s for each 4 s.
+    (seconds,) = re.findall(r"windows 2\.0 times as long: load\(\.\.\., seconds=(\d+)\)", text)
+    assert 2 * WINDOW_SECONDS <= int(seconds) / 4 * 0.3 <= 2.3 * WINDOW_SECONDS + 0.3
     with pytest.raises(TooFewRequests):
         round_point(P99, round_of([0.1] * 3, requests=200), 0.2)
     # Either server has to have them.
