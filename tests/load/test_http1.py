@@ -340,6 +340,15 @@ def test_what_a_slot_sends_by_itself_may_be_taken_in_part(taken: int | OSError, 
     assert told[0] == told[1]
 
 
+@pytest.mark.usefixtures("clock")
+def test_the_lag_of_every_eighth_request_that_a_slot_sends_by_itself_is_noted() -> None:
+    """Else a late client would not show in the most usual load: users of one request."""
+    user, lags = User(repeats=True), list[int]()
+    user.repeat.note_lag = lags.append
+    user.receive(*[ok()] * 40)
+    assert lags == [1] * (user.requests // 8 - 1)
+
+
 def test_what_a_server_says_of_an_error_is_not_cut() -> None:
     """The text is uncut so that secrets can be found first, and is available at once for any size."""
     body = b"no " * 1000
