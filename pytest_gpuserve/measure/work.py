@@ -70,7 +70,7 @@ class MeanCount:
 
 
 def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None]) -> Reason | None:
-    """Reason if answers differ in their number of tokens from the reference's, or only one of the builds reports it.
+    """Reason if answers differ in their number of tokens from the reference's, or more of them report it in one build.
 
     Args:
         before: Windows of the reference.
@@ -80,14 +80,18 @@ def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None])
         None if they do not differ, or neither reports it.
     """
     (silent, answers), (others_silent, others) = _silent(before), _silent(now)
-    if answers and others and bool(silent) is not bool(others_silent):
-        who = f"{silent} of {answers} answers of the reference"
-        if not silent:
-            who = f"{others_silent} of {others} answers of what is compared with it"
+    told, found_told = (
+        MeanCount.of([(each.with_usage, each.ttft.total) for each in side if each is not None])
+        for side in (before, now)
+    )
+    # Even where answers without usage are usual, a build could hide shorter ones among more of them.
+    is_apart = told is not None and found_told is not None and found_told.is_apart(told, SAME_TOKENS)
+    if is_apart or (answers and others and bool(silent) is not bool(others_silent)):
         return Reason(
             ReasonKind.WORK_UNKNOWN,
-            f"unknown work: {who} reported no usage, but all others did. Two builds are comparable if both report"
-            " usage, or neither does",
+            f"unknown work: {silent} of {answers} answers of the reference reported no usage, and {others_silent} of"
+            f" {others} answers of what is compared with it. Two builds are comparable if both report usage, or neither"
+            " does",
         )
     then, found = (
         MeanCount.of([(each.usage_tokens, each.with_usage) for each in side if each is not None and each.with_usage])

@@ -145,12 +145,26 @@ def test_usage_that_one_side_alone_lacks_makes_it_unknown_work(silent: int) -> N
     """It holds for either build and for few answers; without streams it does not apply."""
     told = [answers(100)] * 4
     mixed = [*told[silent:], *[Streams(histogram([0.01] * 3))] * silent]
-    for sides, who in (((told, mixed), "what is compared with it"), ((mixed, told), "the reference")):
+    some, none = f"{3 * silent} of {4 + 2 * silent} answers of", "0 of 4 answers of"
+    for sides, (then, now) in (((told, mixed), (none, some)), ((mixed, told), (some, none))):
         reason = unlike_work(*sides)
         assert reason is not None
         assert reason.kind is ReasonKind.WORK_UNKNOWN
-        assert f"{3 * silent} of {4 + 2 * silent} answers of {who} reported no usage" in reason.text
+        assert f"{then} the reference reported no usage, and {now} what is compared with it" in reason.text
     assert unlike_work(mixed, mixed) is unlike_work([None], mixed) is unlike_work([], mixed) is None
+
+
+@pytest.mark.parametrize(("told", "is_unknown"), [(90, False), (50, True), (0, True)])
+def test_a_build_that_reports_usage_for_fewer_answers_is_unknown_work(told: int, *, is_unknown: bool) -> None:
+    """Even where the reference does not report all: a server that cuts answers would be the faster one."""
+
+    def reporting(count: int) -> list[Streams]:
+        return [Streams(histogram([0.01] * 100), with_usage=each, usage_tokens=64 * each) for each in [count] * 6]
+
+    for sides in ((reporting(90), reporting(told)), (reporting(told), reporting(90))):
+        reason = unlike_work(*sides)
+        assert (reason is not None) is is_unknown
+        assert reason is None or reason.kind is ReasonKind.WORK_UNKNOWN
 
 
 def test_lengths_that_vary_are_no_other_work() -> None:
