@@ -270,6 +270,11 @@ def test_the_first_slow_commit_is_found_beside_some_that_cannot_be_told(tmp_path
         commits.append(git(project, "rev-parse", "HEAD").strip())
     git(project, "bisect", "start", commits[-1], commits[0])
     environment = {**os.environ, "PYTHONPATH": str(fake.parent), "TMPDIR": str(tmp_path)}
-    argv = ["git", "bisect", "run", sys.executable, "../slower.py", commits[0], "suites/test_it.py::test_it"]
+    slower = [sys.executable, "../slower.py", commits[0], "suites/test_it.py::test_it"]
+    argv = ["git", "bisect", "run", *slower]
     done = subprocess.run(argv, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    statuses = {"PASS": 0, "IMPROVED": 0, "REGRESSED": 1, "INVALID": 125, "INCONCLUSIVE": 125, "MISSING": 125}
+    for verdict, status in statuses.items():
+        (project / "verdict").write_text(verdict, encoding="utf-8")
+        assert subprocess.run(slower, cwd=project, env=environment, check=False).returncode == status
     assert f"{commits[3]} is the first bad commit" in done.stdout, done.stdout + done.stderr

@@ -18,7 +18,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.single_request import Refused
 from pytest_gpuserve.process.logs import SHOWN_CHARACTERS
-from pytest_gpuserve.process.ready import Ask
+from pytest_gpuserve.process.ready import Ask, http_probe
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.instance import GPU_SETTINGS, Readiness, likely_cause, with_likely_cause
 from pytest_gpuserve.servers.litserve import LitServe
@@ -28,6 +28,7 @@ from pytest_gpuserve.servers.pytriton import PyTriton
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_api import query_triton, read_configs
+from pytest_gpuserve.units import Deadline
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from tests.fakes.children.toolkit import HERE, segments_of
 from tests.servers.deployments import COUNTERS, Starts, loaded, pages, running
@@ -225,6 +226,10 @@ def test_an_answer_is_told_without_the_secrets_of_this_process(monkeypatch: pyte
             with pytest.raises(ServerFailed) as caught:
                 ask()
             assert "hf_" not in str(caught.value)
+        page.status, page.body = 503, text
+        seen = http_probe("127.0.0.1", page.port, Ask("GET", "/"), deadline=Deadline.after(30.0))()
+        assert seen is not None
+        assert "hf_" not in seen
 
 
 @pytest.mark.parametrize(
