@@ -320,7 +320,7 @@ def _number(config: pytest.Config, name: str, default: float | None = None) -> f
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise pytest.UsageError(f"{name.replace('_', '-')}={text}: it must be a number above 0")
+        raise pytest.UsageError(f"{name} = {text}: it must be a number above 0")
     return value
 
 

@@ -33,7 +33,7 @@ from tests.plugin.conftest import JSON, SERVER, Project, says_no_traceback, text
         (("--load-engine=gpu",), "--load-engine=ray://HOST:PORT"),
         (("-o", "gpuserve_load_engine=ray:/head:1"), "gpuserve_load_engine is neither"),
         *(
-            (("-o", f"{name}=often"), "often")
+            (("-o", f"{name}=often"), f"{name} = often: it must be")
             for name in ("gpuserve_budget", "gpuserve_sessions", "on_missing", "gpuserve_lock_wait")
         ),
     ],
