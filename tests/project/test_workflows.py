@@ -171,6 +171,23 @@ def test_what_a_red_run_has_measured_is_kept(name: str) -> None:
     assert restore["with"]["restore-keys"].splitlines() == [f"{prefix}{commit}", prefix]
 
 
+@pytest.mark.parametrize("name", [*GATES, "baseline-update.yml"])
+def test_the_page_of_a_run_shows_the_comment(name: str, tmp_path: Path) -> None:
+    """A step appends the file that pytest wrote, also after a red run, and keeps what other steps wrote."""
+    order = steps(name)
+    (shows,) = [step for step in order if "GITHUB_STEP_SUMMARY" in step.get("run", "")]
+    (measures,) = [step for step in order if "bin/pytest" in step.get("run", "")]
+    assert order.index(measures) < order.index(shows)
+    assert shows["if"] == "always()"
+    (written,) = re.findall(r"--gpuserve-markdown=\"\$RUNNER_TEMP/(\S+)\"", measures["run"])
+    comment_file, summary = tmp_path / written, tmp_path / "summary"
+    comment_file.parent.mkdir()
+    comment_file.write_text("the comment\n")
+    summary.write_text("another step\n")
+    _shell(shows["run"], {"RUNNER_TEMP": str(tmp_path), "GITHUB_STEP_SUMMARY": str(summary)})
+    assert summary.read_text() == "another step\nthe comment\n"
+
+
 @pytest.mark.parametrize("name", GATES)
 def test_a_gate_is_never_skipped(name: str) -> None:
     """GitHub counts a required check that was skipped as passed, so that no condition may skip it."""
@@ -508,10 +525,13 @@ def test_a_green_gate_leaves_its_results_outside_of_the_checkout(gate: Callable[
 
 
 @pytest.mark.parametrize(("on_failure", "expected"), [("fail", 1), ("warn", 0)])
-def test_a_red_gate_fails_or_warns(gate: Callable[..., Gate], on_failure: str, expected: int) -> None:
-    """Either way the outcome says that it failed."""
-    status, said, outputs = gate("def test_it(): assert False", **{"on-failure": on_failure})
+def test_a_red_gate_fails_or_warns(gate: Callable[..., Gate], tmp_path: Path, on_failure: str, expected: int) -> None:
+    """Either way the outcome says that it failed, and the page of the run shows the comment."""
+    comment_file = tmp_path / "temp" / "gpuserve" / "comment.md"
+    test = f"def test_it(): open({str(comment_file)!r}, 'w').write('the comment'); assert False"
+    status, said, outputs = gate(test, **{"on-failure": on_failure})
     assert (status, outputs["outcome"]) == (expected, "failed"), said
+    assert (tmp_path / "summary").read_text() == "the comment"
     assert ("::warning " in said) is (on_failure == "warn")
 
 
