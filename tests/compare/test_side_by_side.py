@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import count, repeat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -379,6 +380,17 @@ def test_trouble_at_the_end_of_a_round_that_ends_early_costs_no_other_round() ->
     paired = a_comparison(pairing)
     assert [look(paired).verdict for _ in range(2)] == [Verdict.INCONCLUSIVE, Verdict.INVALID]
     assert (place(paired), pairing.measured) == ((1, 3), 1)
+
+
+def test_a_test_that_goes_on_after_such_a_round_is_invalid() -> None:
+    """The round is not remembered, but its trouble is, until another try begins."""
+    first = a_comparison(Leaking(), prior=NARROW)
+    assert look(first).verdict is Verdict.PASS
+    first.stop_load()
+    fresh: Any = ScriptedPairing()
+    assert replace(first, pairing=fresh).judge(THROUGHPUT, TOLERANCE).reasons == NOT_GIVEN_BACK
+    first.memory.begin_try()
+    assert replace(first, pairing=fresh).problems == ()
 
 
 def test_a_round_with_trouble_is_no_evidence_in_a_re_run(history: KeptFolder) -> None:

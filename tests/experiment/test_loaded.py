@@ -114,6 +114,9 @@ def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Serve
     loaded.disturbances.clear()
     judge(loaded, ticks[1:])
     assert ReasonKind.CLIENT_LATE not in kinds(loaded.disturbances)
+    generous = under_load(server, LoadShape(Constant(50), processes=2, late_share=1e9))
+    judge(generous, ticks)
+    assert ReasonKind.CLIENT_LATE not in kinds(generous.disturbances)
 
 
 def test_where_errors_are_allowed_they_hold_nobody_up(server: _Server) -> None:
@@ -125,6 +128,7 @@ def test_where_errors_are_allowed_they_hold_nobody_up(server: _Server) -> None:
     assert (server.looked_seconds, loaded.problems) == ([0.0] * 5, [])
     judge(loaded, [failing])
     assert "it died" in said(loaded.problems)
+    assert ReasonKind.REQUEST_ERRORS not in kinds(loaded.problems)
 
 
 def test_what_repeats_a_request_is_shown_without_its_secret(server: _Server) -> None:
