@@ -105,6 +105,7 @@ class World:
         clock_mhz: Of the GPU, in every window, on which a server alone has a gigabyte; None for no GPU.
         clocks_wanted: The baseline's clock that each session was told.
         reading: How fast the host is; None where that cannot be measured.
+        foreign_cores: Cores that others take of the host beside a load that is measured alone.
         leak: Why nothing may be concluded from the last round, which shows at its servers' end; "" for nothing.
     """
 
@@ -124,6 +125,7 @@ class World:
     clock_mhz: float | None = None
     clocks_wanted: list[float | None] = field(default_factory=list)
     reading: float | None = -3.5
+    foreign_cores: float = 0.0
     leak: str = ""
     now: float = 0.0
     sessions: int = 0
@@ -176,6 +178,7 @@ class World:
             Start(
                 tuple(replace(window_at(cost + random.gauss(0.0, 0.003)), gpus=gpus) for _ in range(4)),
                 1.5,
+                foreign_cores=self.foreign_cores,
                 answers=1,
                 answers_checked=1,
             )

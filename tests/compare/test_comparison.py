@@ -151,6 +151,27 @@ def test_a_host_of_another_speed_is_not_screened(world: World, reading: float | 
     assert is_screened or "this host" in text_of(final)
 
 
+@cases(
+    "now, metric, verdict",
+    {
+        "as fast": (SAME, "throughput", Verdict.PASS),
+        "slower": (WORSE, "throughput", Verdict.INVALID),
+        "with larger batches": (SAME, "batching_ratio", Verdict.INVALID),
+    },
+)
+def test_on_a_shared_host_stored_numbers_claim_nothing(world: World, now: Build, metric: str, verdict: Verdict) -> None:
+    """Others make a build slower, so that a PASS stands. A server that waits for requests batches better."""
+    world.start_noise = 0.003
+    world.recorded()
+    world.alone, world.foreign_cores = now, 1.5
+    world.next_run(stored_only=True)
+    judge = world.judge()
+    final = ask(judge.measure(target(), SHAPE, None), METRICS[metric]).judgement
+    judge.close()
+    assert final.verdict is verdict
+    assert final.has(ReasonKind.HOST_SHARED) is (verdict is Verdict.INVALID)
+
+
 def test_memory_is_measured_with_one_server_on_the_gpu(world: World) -> None:
     """After a comparison both servers end and one is measured alone, unless they have alternated anyway."""
     world.clock_mhz = 1200.0
