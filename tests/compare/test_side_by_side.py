@@ -448,6 +448,16 @@ def test_a_cold_start_is_not_judged_by_servers_that_started_at_the_same_time() -
 # -- a build beside itself
 
 
+def test_a_claim_about_one_build_is_not_remembered(history: KeptFolder) -> None:
+    """Its cause is outside git, and may be gone in the next run, which has to measure again."""
+    first = a_comparison(ScriptedPairing(Build(0.35)), history=history)
+    first.left_out = ()
+    while (judged := look(first)).verdict is Verdict.INCONCLUSIVE:
+        pass
+    assert judged.has(ReasonKind.OUTSIDE_GIT)
+    assert a_comparison(history=history).rounds == []
+
+
 @pytest.mark.parametrize("verdict", Verdict)
 def test_no_claim_is_made_of_one_build(verdict: Verdict) -> None:
     """REGRESSED and IMPROVED become INVALID; other verdicts stay."""

@@ -322,6 +322,23 @@ def test_other_failures_are_failures(stage: Stage, arm: Arm, words: str) -> None
     assert both.one_at_a_time is (words != "no such file")
 
 
+@either_way
+def test_ctrl_c_leaves_neither_servers_nor_a_part_of_a_round(stage: Stage, *, alone: bool) -> None:
+    """It goes on to pytest; the rounds before it stay."""
+    both = stage.pair(alone=alone)
+    both.measure(BLOCKS)
+
+    def rate(_arm: Arm, number: int) -> int:
+        if number >= 0:
+            raise KeyboardInterrupt
+        return 10
+
+    stage.rate = rate
+    with pytest.raises(KeyboardInterrupt):
+        both.measure(BLOCKS)
+    assert ([measured.problems for measured in both.rounds], stage.running) == ([()], [])
+
+
 # -- held up, and on a GPU
 
 
