@@ -6,7 +6,6 @@ import math
 import os
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -16,6 +15,7 @@ from pytest_gpuserve.plugin.outputs import add_output_options, read_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from pytest_gpuserve.plugin.outputs import Output
 
@@ -189,11 +189,7 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         pytest.UsageError: A setting is wrong; the text names it, its value, and the allowed values.
     """
     missing = _choice(config, "on_missing", ("", *POLICIES))
-    artifacts = _text(config, "gpuserve_artifacts")
-    artifacts_dir = _anchored(config, "gpuserve_artifacts", artifacts) if artifacts else None
-    if artifacts_dir is not None and artifacts_dir.exists() and not artifacts_dir.is_dir():
-        raise pytest.UsageError(f"--gpuserve-artifacts={artifacts}: this is a file, not a folder")
-    # The same error as pytest's own.
+    # By these variables pytest itself recognises CI.
     ci = bool(environment.get("CI") or environment.get("BUILD_NUMBER"))
     update = _update(config, ci=ci)
     against, against_python = _against(config), _against_python(config)
@@ -202,7 +198,7 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
     return Settings(
         gpu=_text(config, "gpu"),
         update=update,
-        baseline_dir=_baseline_dir(config),
+        baseline_dir=_folder(config, "baseline_dir") or config.rootpath / "baselines",
         root=config.rootpath,
         missing_fails=missing != "skip",
         inconclusive_fails=_choice(config, "on_inconclusive", POLICIES) == "fail",
@@ -217,15 +213,10 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         against_python=against_python,
         base_files=tuple(config.getini("gpuserve_base_files")),
         stored_only=config.getini("stored_only") if config.getoption("--stored-only") is None else True,
-        artifacts_dir=artifacts_dir,
+        artifacts_dir=_folder(config, "gpuserve_artifacts"),
         full=config.getoption("--gpuserve-full"),
         load_engine=_load_engine(config),
     )
-
-
-def _baseline_dir(config: pytest.Config) -> Path:
-    text = _text(config, "baseline_dir")
-    return _anchored(config, "baseline_dir", text) if text else config.rootpath / "baselines"
 
 
 def _update(config: pytest.Config, *, ci: bool) -> Update:
@@ -298,10 +289,19 @@ def _text(config: pytest.Config, name: str) -> str:
     return str(config.getini(name) if value is None else value).strip()
 
 
-def _anchored(config: pytest.Config, name: str, text: str) -> Path:
+def _folder(config: pytest.Config, name: str) -> Path | None:
+    """A named folder, which need not exist yet; None if none is named."""
+    text, flag = _text(config, name), f"--{name.replace('_', '-')}"
+    if not text:
+        return None
     # By convention, a path on the command line is relative to the working folder, and one in an ini file to that file.
-    typed = config.getoption(f"--{name.replace('_', '-')}") is not None
-    return (config.invocation_params.dir if typed else config.rootpath) / Path(text).expanduser()
+    typed = config.getoption(flag) is not None
+    place = config.invocation_params.dir if typed else config.rootpath
+    folder = place / os.path.expanduser(text)  # noqa: PTH111 -- pathlib's raises for ~nobody
+    # The functions of `os` also answer for folders that may not be listed.
+    if os.path.exists(folder) and not os.path.isdir(folder):  # noqa: PTH110, PTH112
+        raise pytest.UsageError(f"{flag}={text}: this is a file, not a folder")
+    return folder
 
 
 def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...]) -> str:

@@ -23,6 +23,7 @@ from tests.plugin.conftest import JSON, SERVER, Project, says_no_traceback, text
         (("--on-missing=maybe",), "maybe"),
         (("--gpuserve-budget=nan",), "nan"),
         (("--gpuserve-artifacts=taken",), "--gpuserve-artifacts=taken: this is a file"),
+        (("-o", "baseline_dir=taken"), "--baseline-dir=taken: this is a file"),
         (("--baseline-update", "--baseline-update-new"), "exclude each other"),
         (("--baseline-update-new", f"--against-python={sys.executable}"), "are two runs"),
         (("--baseline-update", "-o", "against=HEAD"), "-o against="),
@@ -85,6 +86,12 @@ def test_a_mistake_is_exit_4(project: Project) -> None:
     result = project.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert says_no_traceback(result)
+
+
+def test_an_unknown_users_home_is_a_plain_name(pytester: pytest.Pytester) -> None:
+    """As in a shell, a name such as ``~nobody_here`` without a user is kept; it is no fault of pytest's."""
+    settings = read_settings(pytester.parseconfig("--baseline-dir=~nobody_here/x"))
+    assert settings.baseline_dir == pytester.path / "~nobody_here" / "x"
 
 
 def test_ci_updates_only_when_spelled_out(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
