@@ -76,7 +76,7 @@ def find_python(name: str, folder: Path, option: str = "--against-python") -> st
     Raises:
         UsageProblem: The file does not exist, cannot be executed, or is not a Python.
     """
-    typed = Path(name).expanduser()
+    typed = Path(os.path.expanduser(name))  # noqa: PTH111 -- pathlib's raises for ~nobody
     path = shutil.which(name) if len(typed.parts) == 1 and "/" not in name else str(folder / typed)
     looked = [f"PATH={os.environ.get('PATH', '')}"] if path is None else [path]
     if path is None or not Path(path).is_file():

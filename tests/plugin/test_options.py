@@ -31,6 +31,7 @@ from tests.plugin.conftest import JSON, SERVER, Project, says_no_traceback, text
         (("--against=",), "--against=origin/main"),
         (("--against-python=",), "--against-python=/path/to/.venv/bin/python"),
         (("--against-python=./broken.sh",), "this broke"),
+        (("--against-python=~nobody_here/python",), "the file does not exist"),
         (("--load-engine=gpu",), "--load-engine=ray://HOST:PORT"),
         (("-o", "gpuserve_load_engine=ray:/head:1"), "gpuserve_load_engine is neither"),
         *(
