@@ -87,7 +87,9 @@ def unpack(out: Path, kept: Path) -> None:
     kept.mkdir(parents=True, exist_ok=True)
     if (out / ARCHIVE).exists():
         with tarfile.open(out / ARCHIVE) as archive:
-            archive.extractall(kept, filter="data")
+            # Debian's Python 3.11.2 has no filters.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(kept)
 
 
 def read_records(kept: Path) -> dict[str, Record]:
