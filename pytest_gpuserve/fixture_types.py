@@ -69,13 +69,15 @@ class Load:
                 window: ``8`` doubles it, ``12`` triples it.
             requests: Instead of a fixed time, the start ends after this many requests. If that takes longer than 15
                 times ``seconds``, the run is INVALID.
-            until: Instead of a fixed time, the start ends when this function returns true for its finished windows,
-                each of 0.5 s, at least four. If that takes longer than 15 times ``seconds``, the run is INVALID.
+            until: Instead of a fixed time, the start ends when this function returns true. It gets the start's finished
+                windows, of 0.5 s each and at least four. If that takes longer than 15 times ``seconds``, the run is
+                INVALID.
             warmup_seconds: Loaded time before the measurement, which is thrown away. Side by side it goes on until an
                 answer has come, at most for ``timeout``.
             starts: Fresh starts of one session, at least two. It has no effect side by side.
             timeout: Seconds after which a request is an error.
-            processes: Load engines that share the schedule, if one is too slow; with ``--load-engine``, workers.
+            processes: Number of load engines that share the schedule, if one is too slow. With ``--load-engine`` each
+                is a worker.
             seed: Seed of random arrivals and shuffled requests.
             check: ``all`` compares every answer with ``expect=``. ``some`` compares only as many as it can without
                 disturbing the load.

@@ -80,7 +80,7 @@ class ServerFactory:
             **arguments: Arguments of the app and of mosec: ``inference_workers=2`` becomes ``--inference-workers=2``.
 
         Raises:
-            UsageProblem: The file does not exist, or the fixture sets the argument itself.
+            UsageProblem: The file does not exist, or an argument is one that the fixture sets, such as ``--port``.
         """
         found = self.app("mosec_server", app, python=python, env=env, args=args, arguments=arguments)
         return self.deploy(Mosec(found, stage=stage), start_timeout)
@@ -201,7 +201,7 @@ class ServerFactory:
         Args:
             model: ``FILE.py:CALLABLE``, where the callable returns a ``torch.nn.Module``.
             weights: A state dict (``torch.save(model.state_dict(), FILE)``), which is loaded into the model; None for
-                the weights that the model gives itself, from a seed.
+                the random weights with which the model is built.
             compile: Compiles the model with ``torch.compile``. The settings show what dynamo compiled.
             compile_backend: Backend of ``torch.compile``.
             compile_mode: Mode of ``torch.compile``.
@@ -211,7 +211,7 @@ class ServerFactory:
             max_wait_ms: Most time that a request waits for others, in milliseconds.
             seed: Seed of the random weights.
             args: Keyword arguments of the callable.
-            start_timeout: Seconds from launch to the model's first answer, which may have to compile it.
+            start_timeout: Seconds from launch to the model's first answer. Its compilation counts too.
 
         Raises:
             UsageProblem: The file does not exist, an argument is out of range, or two do not go together.
@@ -338,7 +338,7 @@ class ServerFactory:
             kind: The server with its arguments.
 
         Raises:
-            UsageProblem: The kind lacks a method or field of a kind, or the time is not a positive number.
+            UsageProblem: ``kind`` lacks a method or field of `ServerKind`, or the time is not a positive number.
         """
         lacking = [name for name in dir(ServerKind) if not name.startswith("_") and not hasattr(kind, name)]
         if lacking:
@@ -359,7 +359,7 @@ class ServerFactory:
         args: Sequence[str] = (),
         arguments: Mapping[str, Argument] | None = None,
     ) -> App:
-        """Return a user's file that a kind of server runs, with interpreter, command line and variables.
+        """Return the user's file as an `App`, with interpreter, command line and variables.
 
         Args:
             fixture: Name of the called fixture, for messages.
