@@ -159,7 +159,8 @@ class Supervisor:
         for pid in members:
             # Only once, so that a server's forked clean-up process can finish.
             _send(pid, signal.SIGTERM)
-        while self._reap():
+        # Trackers end by themselves; one that does not must not use up the grace.
+        while self._reap() and not all(is_tracker(pid) for pid in descendants(os.getpid())):
             if self._owner.gone:
                 deadline = min(deadline, time.monotonic() + OWNERLESS_GRACE_SECONDS)
             left = deadline - time.monotonic()

@@ -179,6 +179,16 @@ def test_semaphores_of_a_tree_are_unlinked(tracker: str, tmp_path: Path) -> None
     assert ("leaked semaphore" in process.tail()) is (tracker == "left")
 
 
+def test_a_tracker_that_does_not_end_does_not_use_up_the_grace(tmp_path: Path) -> None:
+    """A resource tracker whose pipe a stranger holds open is killed a second after the rest of the tree has ended."""
+    main = "from signal import *; from time import sleep; signal(SIGTERM, SIG_IGN); print('up', flush=True); sleep(600)"
+    code = f"{main} # multiprocessing.resource_tracker import main"
+    with Process.start(program(sys.executable, "-c", code, folder=tmp_path)) as process:
+        eventually(lambda: "up" in process.tail(), "the tracker ignores SIGTERM")
+        process.stop(600.0)
+    assert process.exit_status() == -signal.SIGKILL
+
+
 def test_only_shared_memory_of_the_tree_alone_is_unlinked(tmp_path: Path) -> None:
     """Memory that only the tree uses is removed; older memory, and that of other processes, stays."""
     unique = f"/dev/shm/gpuserve-test-{os.getpid()}-{time.monotonic_ns()}"
