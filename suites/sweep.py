@@ -27,7 +27,7 @@ class Sweep:
 
     Args:
         file: Where ``save`` leaves the table: a CSV under the fixture ``artifacts``.
-        rows: What was measured so far.
+        rows: The rows measured so far.
     """
 
     file: Path
@@ -40,8 +40,8 @@ class Sweep:
         A load that is measured again, because its test waits for the next start of its servers, has its last row only.
 
         Args:
-            run: What was measured.
-            **columns: What tells this point apart, such as ``concurrency=8``, and what the suite computed of it.
+            run: The measurement.
+            **columns: The point, such as ``concurrency=8``, and values that the suite computed of it.
         """
         row = {**columns, **measured(run)}
         load = (os.environ.get("PYTEST_CURRENT_TEST", ""), run.label)

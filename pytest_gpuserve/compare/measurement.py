@@ -358,7 +358,7 @@ class Measurement:
         return bool(memory.rounds) and (metric is None or metric.name in memory.metrics)
 
     def _memory(self, identity: str) -> Memory:
-        """What is known of the comparison with this base."""
+        """The rounds and problems that are known of the comparison with this base."""
         here = self.bench.here
         subject = Subject(self.nodeid, self.label, here.host.id, here.device_kind, dict(self.workload.must_match))
         content = here.revision.content

@@ -40,7 +40,7 @@ class Arrival(NamedTuple):
 
     at_ns: int
     number: int
-    index: int | None = None  # type: ignore[assignment]  # nobody searches an arrival as a tuple
+    index: int | None = None  # type: ignore[assignment]  # an arrival is never searched as a tuple
 
 
 class _Checked(msgspec.Struct, frozen=True):

@@ -91,10 +91,10 @@ def endpoint_of(url: str, *, stream: bool = False) -> tuple[Endpoint, str]:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as problem:
-        raise UsageProblem(f"{url!r} is no URL", found=str(problem)) from problem
+        raise UsageProblem(f"{url!r} is not a URL", found=str(problem)) from problem
     if not url.isascii() or not url.isprintable() or " " in url:
         raise UsageProblem(
-            f"{url!r} is no URL",
+            f"{url!r} is not a URL",
             found="a space, a control character or one beyond ASCII",
             remedies=["quote what is not plain ASCII with urllib.parse.quote; write a host's name in its xn-- form"],
         )

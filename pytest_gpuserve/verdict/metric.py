@@ -185,7 +185,7 @@ def log_cost(metric: Metric, value: float) -> float:
     """Put a value on the scale of all statistics, where worse is larger.
 
     Args:
-        metric: What the value measures.
+        metric: The metric of the value.
         value: The value in the metric's unit.
 
     Raises:

@@ -15,7 +15,7 @@ def samples_per_second(requests_per_second: float, batch: int) -> float:
 
 
 def published_throughput(mean_seconds: float, batch: int) -> float:
-    """What the benchmark's first version printed as samples a second: ``N * batch / sum(latencies)``.
+    """Samples a second as the benchmark's first version printed them: ``N * batch / sum(latencies)``.
 
     That is the batch divided by the mean latency, and no rate: where several requests are under way, the time in which
     one waits for another counts for both. By Little's law it is `samples_per_second` divided by the requests under way,

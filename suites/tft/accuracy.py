@@ -27,7 +27,7 @@ def q_risk(truth: Numbers, forecast: Numbers, quantile: float) -> float:
     Lim, Arik, Loeff and Pfister, "Temporal Fusion Transformers", section "Loss functions", q-Risk.
 
     Args:
-        truth: What came, in its own unit, not standardised.
+        truth: The later values, in its own unit, not standardised.
         forecast: Of the quantile, of the same shape and unit.
         quantile: In (0, 1).
     """

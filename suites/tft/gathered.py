@@ -46,7 +46,7 @@ def wanted_points(values: Iterable[int], everywhere: Sequence[Place]) -> list[Pa
     """Make the parameters of a sweep over both data sets; all but some carry the marker ``gpuserve_full``.
 
     Args:
-        values: What is swept.
+        values: Values of the sweep.
         everywhere: Points that are measured without ``--gpuserve-full``.
     """
     places = dict.fromkeys([*everywhere, *((dataset, value) for dataset in DATASETS for value in values)])
@@ -116,7 +116,7 @@ def check_identities(run: Run, *, batch: int, concurrency: int) -> None:
     the same requests.
 
     Args:
-        run: What was measured, by comparisons too.
+        run: The measurement, with those of its comparisons.
         batch: Examples of each request.
         concurrency: Users of the closed loop.
     """

@@ -14,7 +14,7 @@ class Point:
     """A point of a sweep.
 
     Args:
-        at: What was swept: a batch size, or a concurrency.
+        at: The swept value: a batch size, or a concurrency.
         throughput: Any rate, above 0.
         p99_seconds: Latency.
     """

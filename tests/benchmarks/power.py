@@ -27,7 +27,7 @@ SLOWDOWNS: Final = (0.0, 0.03, 0.05, 0.10, 0.15)
 
 
 def row(noise: Noise, prior: str, count: int) -> tuple[str, ...]:
-    """What becomes of builds of one machine with one prior."""
+    """Outcomes of builds of one machine with one prior."""
     pairs = PRIORS[prior](noise, count)
     cells = [noise.name, prior]
     for slowdown in SLOWDOWNS:

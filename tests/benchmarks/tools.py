@@ -30,7 +30,7 @@ ENDS_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one run of a client.
+    """Result of one run of a client.
 
     Args:
         requests: Answered well; there were no others.
@@ -126,7 +126,7 @@ Result = TypeVar("Result")
 
 
 def in_turn(ours: Callable[[], Result], peer: Callable[[], Result], *, pairs: int) -> list[tuple[Result, Result]]:
-    """Run both ``pairs`` times, each time the other one first, so that a drift of the machine favours nobody."""
+    """Run both ``pairs`` times, each time the other one first, so that a drift of the machine favours neither."""
     results = []
     for number in range(pairs):
         if number % 2:
@@ -222,7 +222,7 @@ class Timed:
     """A running server of known service time.
 
     Args:
-        url: What to ask.
+        url: The address of the load.
         pid: Its process.
         service_seconds: Its time of service.
     """

@@ -57,7 +57,7 @@ COLUMNS: Final = ("throughput", "batching_ratio", "p50", "p90", "p95", "p99")
 SLOWDOWNS: Final = (0.0, 0.02, 0.03, 0.05, 0.10)
 MOST_ROUNDS: Final = LOOKS[-1][0]
 START_WINDOWS: Final = 20
-"""What starting and warming up both servers of a round costs, in windows."""
+"""Cost of starting and warming up both servers of a round, in windows."""
 
 FIXED_ROUNDS: Final = 4
 """Of the rules with a fixed number."""
@@ -142,7 +142,7 @@ def mann_whitney_p(base: Numbers, candidate: Numbers) -> float:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one rule.
+    """Outcomes of one rule.
 
     Attributes:
         rule: Its name.
@@ -163,10 +163,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """What is compared.
+    """Compared measurements.
 
     Attributes:
-        metric: What is judged.
+        metric: The judged metric.
         growth: Largest acceptable growth of the cost.
         same: Rounds of one build.
         slowed: Rounds whose candidate was really slower, by how much.
@@ -190,7 +190,7 @@ class Bench:
 
     @property
     def slowdowns(self) -> list[float]:
-        """What is put in; the largest acceptable growth too."""
+        """The settings, with the largest acceptable growth."""
         return sorted({*SLOWDOWNS, self.growth})
 
     def rows(self) -> list[Row]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MIB: Final = 1 << 20
 
 MOST_MIB: Final = 63.0
-"""What travels to a lent machine, the checkout and the pack together; a little is left for an archive's own records."""
+"""Bytes that travel to a lent machine, checkout and pack together; a little is left for an archive's own records."""
 
 DEPTH: Final = 50
 """Commits that are packed: a baseline that one of them brought can be settled side by side."""

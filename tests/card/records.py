@@ -1,4 +1,4 @@
-"""What a run brings back, wherever it is cut: an archive of each step's outcome and log, and of the files it wrote.
+"""The archive that a run brings back, wherever it is cut: each step's outcome and log, and the files it wrote.
 
 A lent machine gives back few files. Standard library alone.
 """

@@ -94,7 +94,7 @@ class Run:
         ready = [name for name in (MAIN, TRITON) if self._prepared(f"install-{name}", self._install, name, below)]
         if MAIN not in ready:
             return 1
-        # What the pack has brought is at hand from now on, in this process too.
+        # Programs of the pack are at hand from now on, in this process too.
         sys.path[:0] = below
         from pytest_gpuserve.process.child import Command, Process
 

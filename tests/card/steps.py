@@ -1,4 +1,4 @@
-"""What is run on a machine with a GPU, in the order of its worth, and where the pack lies; standard library alone."""
+"""Commands for a machine with a GPU, in the order of their worth, and where the pack lies; standard library alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PYTEST: Final = (
 """Prints each outcome as it comes; without xdist."""
 
 PASSED: Final = " passed"
-"""What pytest says where not all tests were skipped."""
+"""pytest's words if not all tests were skipped."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Step:
         command: Program and arguments; ``{python}``, ``{tree}``, ``{gpu}`` and ``{kept}`` are filled in.
         needs: The environment.
         status: The exit status that is the right one.
-        told: What its log has to say then.
+        told: Words that its log must have then.
         slowed: Whether it runs in the tree of the slower build.
         spare: Whether it is run only in the time that all others leave.
     """

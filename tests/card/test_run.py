@@ -40,7 +40,7 @@ def empty_pack(folder: Path) -> Path:
 
 
 def brought(out: Path, folder: Path) -> Path:
-    """What a run has brought back until now."""
+    """Unpack all that a run has brought back until now."""
     kept = folder / "brought"
     shutil.rmtree(kept, ignore_errors=True)
     unpack(out, kept)

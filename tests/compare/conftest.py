@@ -95,13 +95,13 @@ class World:
 
     Args:
         folder: Of baselines and of what is remembered.
-        alone: What a load that is measured alone is like now.
-        paired: What it is like beside its base.
+        alone: The script of loads that are measured alone.
+        paired: The script of loads beside their base.
         start_noise: Standard deviation of log cost between the starts of a session.
         problems: Of rounds, by their number.
         failures: Of rounds, by their number.
         here: The circumstances.
-        history: What is remembered; None for nothing.
+        history: The remembered rounds; None without them.
         clock_mhz: Of the GPU, in every window, on which a server alone has a gigabyte; None for no GPU.
         clocks_wanted: The baseline's clock that each session was told.
         reading: How fast the host is; None where that cannot be measured.

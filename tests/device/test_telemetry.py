@@ -126,7 +126,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Story:
 
 
 def test_every_value_reaches_its_place(story: Story) -> None:
-    """What the script says of a GPU stands in the sample, in the sample's units."""
+    """A sample has the script's values of a GPU, in the sample's units."""
     first = story.seen[0]
     own = psutil.Process()
     assert first == GpuSample(
@@ -285,7 +285,7 @@ def test_a_sampler_that_is_stuck_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     ids=["dies", "nonsense"],
 )
 def test_a_sampler_that_cannot_begin_is_a_problem_and_no_error(script: str, words: str, tmp_path: Path) -> None:
-    """What went wrong stands in the problem, with the sampler's own last words."""
+    """The problem names the failure, with the sampler's own last words."""
     with SamplerProcess("GPU-1", log=tmp_path / "log", command=[sys.executable, "-c", script]) as sampling:
         sampling.read()
         assert sampling.samples == []

@@ -39,7 +39,7 @@ COLOURS: Final = {"passes": "#2e9d5c", "INCONCLUSIVE": "#cc7a00", "REGRESSED": "
 
 
 def draw_told(axes: Axes) -> None:
-    """What comes of builds of one machine, by how much slower they really are."""
+    """Outcomes of builds of one machine, by their real slowdown."""
     pairs = comparisons(TYPICAL, COUNT)
     shares: dict[str, list[float]] = {name: [] for name in COLOURS}
     for slowdown in SLOWDOWNS:
@@ -65,7 +65,7 @@ QUESTIONS: Final = (
     ("Is it proven to be worse\nthan a quarter of the tolerance?", "yes", "REGRESSED"),
     ("Are all looks taken, or the budget spent?", "yes", "INCONCLUSIVE"),
 )
-"""What is asked of a comparison, in this order: the answer that ends it, and its verdict."""
+"""Questions of a comparison, in this order: the answer that ends it, and its verdict."""
 
 AGAIN: Final = 3
 """The question to which the last one leads back."""

@@ -66,12 +66,12 @@ class Stage:
         compiling: Whose models are compiled all the time.
         foreign: Cores that others take, of each block to come; none after these.
         eyes: Look at the GPU, where there is one; they have the time.
-        notes: What was noted of it.
+        notes: Notes of the monitor.
         starts: Whose server was started.
         running: Whose servers run.
         ending: How many servers ran when one was asked to end, which it does when it is waited for.
         turns: Whose turn it was.
-        asked: What was asked of the engines so far, and whose.
+        asked: Calls of the engines so far, with their server.
         is_lost: Whether engines are lost.
         lost_at: After how much of what was asked that was.
         seeds: With which their loads were to begin.

@@ -260,8 +260,8 @@ class Load:
 
     Args:
         foreign: Cores that others took in it.
-        problems: What went wrong.
-        disturbances: What disturbed it as a whole.
+        problems: Problems of the load.
+        disturbances: Disturbances of the load as a whole.
         cached: Share of the prompts that the server knew, in each window.
     """
 

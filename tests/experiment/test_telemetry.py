@@ -51,7 +51,7 @@ class Alone:
 
     Args:
         eyes: Look at the GPU.
-        notes: What was noted.
+        notes: Notes of the monitor.
         ticks: How many the engines have reported.
         load_began_ns: When the load began, with its warm-up.
     """
@@ -305,7 +305,7 @@ def test_memory_has_to_be_given_back(server: Alone, kept_mib: int, given_back_se
 
 
 def test_the_next_start_begins_behind_one_that_failed(server: Alone) -> None:
-    """What was on the GPU until then is not foreign to it, if it is given back in time; first it looks who is there."""
+    """Memory that others held before the start is not foreign if they give it back in time; the monitor looks first."""
     back = 5.0
 
     def fail() -> None:

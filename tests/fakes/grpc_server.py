@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MESSAGE: Final = "no model «größer» 100 %"
-"""What ``Fail`` says."""
+"""Message of ``Fail``."""
 
 SLOW_SECONDS: Final = 60.0
 

@@ -135,13 +135,13 @@ TICK_NS = 100_000_000
 
 
 def taken(durations_ns: Iterable[int]) -> Histogram:
-    """What an engine counts of these durations."""
+    """Histogram of these durations, as an engine counts them."""
     durations = list(durations_ns)
     return Histogram(dict(Counter(map(bucket_of, durations))), sum(durations), max(durations, default=0))
 
 
 def alike(count: int, nanoseconds: int) -> Histogram:
-    """What an engine counts of so many durations of one length."""
+    """Histogram of so many durations of one length, as an engine counts them."""
     return Histogram({bucket_of(nanoseconds): count}, count * nanoseconds, nanoseconds) if count else Histogram()
 
 

@@ -268,7 +268,7 @@ OUT_OF_SIGHT = [(-0.1, 0.5), (4.5, 5.1), (1.0, 4.0), (2.5, 3.0), (3.0, 3.5), (2.
 
 @pytest.mark.parametrize(("begin", "end"), OUT_OF_SIGHT)
 def test_nothing_is_known_beyond_the_samples_or_in_a_gap(begin: float, end: float) -> None:
-    """What happened in more than a second without samples is not guessed, nor does the rest of the stretch count."""
+    """A gap of more than a second between samples is not guessed, and the rest of the stretch does not count."""
     samples = counter([at for at in steady_times(5) if not 2.05 * NS < at < 3.25 * NS])
     assert gpu_use(samples, round(begin * NS), round(end * NS)) == GpuUse()
     assert not samples_of(samples, round(begin * NS), round(end * NS))

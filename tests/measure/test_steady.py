@@ -1,4 +1,4 @@
-"""What is not alike: windows of a warm-up, and answers and prompts of two builds; rates are counted over series."""
+"""Unlike windows of a warm-up, and unlike answers and prompts of two builds; rates are counted over series."""
 
 from __future__ import annotations
 

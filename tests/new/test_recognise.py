@@ -1,4 +1,4 @@
-"""What an app is, by its source, and its request, by its kind or by the schema that an ASGI app tells."""
+"""The kind of an app, by its source, and its request, by its kind or by the schema that an ASGI app tells."""
 
 from __future__ import annotations
 

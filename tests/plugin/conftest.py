@@ -81,7 +81,7 @@ class Project:
         path: Where it lives.
         temporary: For its locks, and for what all projects remember of this host, as those of a user do.
         forked: Runs pytest.
-        script: What its loads measure (tests/fakes/scripted_starts.py); None to load real servers.
+        script: Measurements of its loads (tests/fakes/scripted_starts.py); None to load real servers.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ IGNORED = (
     *(".pytest_cache", "__pycache__", SCRIPT_NAME, STARTS_NAME),
     *("/out.json", "/stdout-*", "/stderr-*", "/runpytest-*"),
 )
-"""What runs of these tests write into a project; a user's own would ignore the first two."""
+"""Files that runs of these tests write into a project; a user's project would ignore the first two."""
 
 
 class Checkout:
@@ -197,7 +197,7 @@ class Checkout:
     Args:
         project: The project.
         temporary: Its folder for temporary files, which nothing else uses.
-        ignored: What git ignores beside the files of these tests.
+        ignored: Patterns that git ignores beside the files of these tests.
     """
 
     def __init__(self, project: Project, temporary: Path, *ignored: str) -> None:

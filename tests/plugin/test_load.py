@@ -193,7 +193,7 @@ def test_hot_windows_are_measured_again(real_project: Project, library: Path) ->
     again = [text for text in run["windows_measured_again"] if not text.startswith("client held up")]
     assert again
     assert all("thermal slowdown by the hardware (HW_THERMAL_SLOWDOWN)" in text for text in again)
-    # What was thrown away is no part of what was measured.
+    # The thrown away ticks are not part of the measurement.
     assert run["telemetry"]["sm_clock_mhz"] == pytest.approx(1500)
     assert run["telemetry"]["joules"] == pytest.approx(50 * run["seconds"], rel=0.05)
     if not busy_machine(run):

@@ -43,10 +43,10 @@ NEVER = frozenset({"_pytest", "torch", "transformers", "mosec", "litserve", "tri
 """A server's libraries live in its process, the plugin is loaded by every pytest run, pytest's inside is its own."""
 
 INSIDE = "servers/inside/"
-"""What runs in a server's process, with the server's own library."""
+"""Code that runs in a server's process, with the server's own library."""
 
 INSIDE_BANNED = frozenset({"numpy", "msgspec", "psutil", "prometheus_client", "pynvml", "pytest", "_pytest"})
-"""What a server's interpreter need not have."""
+"""Packages that a server's interpreter need not have."""
 
 INSIDE_ROOMS = ("errors", "units", "servers.inside")
 """The modules of ours that need nothing but the standard library."""
@@ -55,7 +55,7 @@ PURE = frozenset({"verdict", "report"})
 """Rooms of pure functions: the same numbers give the same verdict and the same text."""
 
 IMPURE = frozenset({"asyncio", "subprocess", "time", "os", "random", "socket", "threading"})
-"""What they do without."""
+"""Packages that they do without."""
 
 FILES = (path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
 MODULES = sorted(file for file in FILES if not file.startswith("docs/"))

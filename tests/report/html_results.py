@@ -167,14 +167,14 @@ def _counters(mean: float, requests: int) -> Counters:
 
 
 class Page(HTMLParser):
-    """What a page is made of.
+    """Parts of a page.
 
     Args:
         source: Its HTML.
 
     Attributes:
         elements: Tags with their attributes, in order.
-        texts: What is to be read in it; styles and what stands in plots are left out.
+        texts: Texts that a reader sees, without those of styles and plots.
         styles: The style sheets.
     """
 

@@ -33,7 +33,7 @@ SMALL = small_entries()
 TEXT = render(SMALL)
 
 SUMMARISED = {name for name, metric in METRICS.items() if not metric.on_request} | {"cold_start"}
-"""What is known of a load without a GPU."""
+"""Known facts of a load without a GPU."""
 
 
 def entries_of(path: Path) -> dict[str, Entry]:

@@ -1,4 +1,4 @@
-"""What the suites share: rows of a sweep, published numbers, and apps that refuse wrong arguments."""
+"""Common helpers of the suites: rows of a sweep, published numbers, and apps that refuse wrong arguments."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ HOSTILE = [
 
 
 class Tree(HTMLParser):
-    """What a browser would make of a page: its tags, and its text by whether it stands in code."""
+    """A page as a browser reads it: its tags, and its text by whether it stands in code."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)

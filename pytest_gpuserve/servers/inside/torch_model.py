@@ -78,7 +78,7 @@ def fill(model: Any, weights: Path, device: Any) -> None:  # noqa: ANN401 -- tor
     try:
         model.load_state_dict(torch.load(weights, weights_only=True, map_location=device), assign=True)
     except Exception as problem:
-        # Unpickling errors, zip errors, RuntimeError, TypeError, OSError: each means that it is no such file.
+        # Unpickling errors, zip errors, RuntimeError, TypeError, OSError: each means that the file is not a state dict.
         raise ServerFailed(
             f"torch_worker: {weights} is not a state dict of this model",
             found=f"{type(problem).__name__}: {' '.join(str(problem).split())}",
