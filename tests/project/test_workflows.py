@@ -173,7 +173,7 @@ def test_what_a_red_run_has_measured_is_kept(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*GATES, "baseline-update.yml"])
 def test_the_page_of_a_run_shows_the_comment(name: str, tmp_path: Path) -> None:
-    """A step appends the file that pytest wrote, also after a red run, and keeps what other steps wrote."""
+    """A step appends the file that pytest wrote, also after a red run, and fails a gate that measured nothing."""
     order = steps(name)
     (shows,) = [step for step in order if "GITHUB_STEP_SUMMARY" in step.get("run", "")]
     (measures,) = [step for step in order if "bin/pytest" in step.get("run", "")]
@@ -184,8 +184,14 @@ def test_the_page_of_a_run_shows_the_comment(name: str, tmp_path: Path) -> None:
     comment_file.parent.mkdir()
     comment_file.write_text("the comment\n")
     summary.write_text("another step\n")
-    _shell(shows["run"], {"RUNNER_TEMP": str(tmp_path), "GITHUB_STEP_SUMMARY": str(summary)})
+    variables = {"RUNNER_TEMP": str(tmp_path), "GITHUB_STEP_SUMMARY": str(summary)}
+    _shell(shows["run"], variables)
     assert summary.read_text() == "another step\nthe comment\n"
+    if name in GATES:
+        comment_file.unlink()
+        with pytest.raises(subprocess.CalledProcessError) as failed:
+            _shell(shows["run"], variables)
+        assert b"::error title=Performance gate::no test in suites/" in failed.value.stdout
 
 
 @pytest.mark.parametrize("name", GATES)
@@ -511,7 +517,9 @@ def gate(tmp_path: Path) -> Callable[..., Gate]:
 
 def test_a_green_gate_leaves_its_results_outside_of_the_checkout(gate: Callable[..., Gate], tmp_path: Path) -> None:
     """Results are in the folder that becomes the artifact, not in the checkout; pip gets each word."""
-    status, said, outputs = gate("def test_it(): pass", install="pytest-gpuserve[mosec,report] -r requirements.txt")
+    comment_file = tmp_path / "temp" / "gpuserve" / "comment.md"
+    test = f"def test_it(): open({str(comment_file)!r}, 'w').write('the comment')"
+    status, said, outputs = gate(test, install="pytest-gpuserve[mosec,report] -r requirements.txt")
     assert (status, outputs["outcome"]) == (0, "passed"), said
     assert Path(outputs["folder"]) == tmp_path / "temp" / "gpuserve"
     assert "junit.xml" in {path.name for path in Path(outputs["folder"]).iterdir()}
@@ -536,7 +544,7 @@ def test_a_red_gate_fails_or_warns(gate: Callable[..., Gate], tmp_path: Path, on
 
 
 @pytest.mark.parametrize(
-    "inputs", [{"gpu": "T4000"}, {"arguments": "--no-such-option"}, {"paths": "nothing/"}, {"on-failure": "ignore"}]
+    "inputs", [{}, {"gpu": "T4000"}, {"arguments": "--no-such-option"}, {"paths": "nothing/"}, {"on-failure": "ignore"}]
 )
 def test_what_measures_nothing_is_an_error_that_no_setting_hides(
     gate: Callable[..., Gate], inputs: dict[str, str]

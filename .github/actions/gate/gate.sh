@@ -36,7 +36,13 @@ status=0
   --gpuserve-markdown="$folder/comment.md" \
   --junitxml="$folder/junit.xml" \
   "${more[@]}" || status=$?
-if [ -f "$folder/comment.md" ]; then cat "$folder/comment.md" >>"$GITHUB_STEP_SUMMARY"; fi
+if [ -f "$folder/comment.md" ]; then
+  cat "$folder/comment.md" >>"$GITHUB_STEP_SUMMARY"
+elif [ "$status" -eq 0 ]; then
+  # A gate that measured nothing must not be green.
+  echo "::error title=Performance gate::no test in $GATE_PATHS measured a server; set 'paths' to the folder of a suite"
+  exit 4
+fi
 
 case "$status" in
   0) echo "outcome=passed" >>"$GITHUB_OUTPUT" ;;
