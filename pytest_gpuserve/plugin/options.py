@@ -170,7 +170,7 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(name, text, default=default)
     parser.addini(
         "gpuserve_base_files",
-        "patterns, one a line, of ignored files that the base has too; !PATTERN leaves files out",
+        "patterns, one a line, of files ignored by git that the base has too; !PATTERN leaves files out",
         type="linelist",
         default=[],
     )
