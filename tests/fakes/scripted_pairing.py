@@ -1,7 +1,7 @@
 """A pairing by which rounds are not measured but made up: seeded, at once, with a change that is known.
 
-It stands for `experiment.pairing.Pairing` where a test is about what is made of rounds. As there, a round stays open until
-it is full, and whoever begins anew with the rounds of an earlier one cannot go on with its last.
+It stands for `experiment.pairing.Pairing` where a test is about what is made of rounds. As there, a round stays open
+until it is full, and whoever begins anew with the rounds of an earlier one cannot go on with its last.
 """
 
 from __future__ import annotations
