@@ -1,8 +1,8 @@
 """Writes a session's result as the file of ``--gpuserve-json``; the page ``reference/json.md`` describes every field.
 
-Latencies are in seconds. ``change`` is a fraction of the value with the value's own sign. ``tolerance`` and
-``detectable`` are such fractions for the worse, without a sign. Unknown values are null. A schema may only get
-additions; any other change makes a new schema.
+Latencies are in seconds. ``change`` is a fraction, above 0 if the value is larger. ``tolerance`` and ``detectable``
+are such fractions for the worse, without a sign. Unknown values are null. A schema may only get additions; any other
+change makes a new schema.
 
 A JUnit file has the same values as properties of a test case, which CI systems show beside its outcome. A property is
 named ``gpuserve.METRIC.FIELD``, or for a load with a name ``gpuserve.LOAD.METRIC.FIELD``. If a metric was compared with
