@@ -53,9 +53,9 @@ class Load:
     ) -> Run:
         """Load a server and return the measurement.
 
-        Measured alone, a load takes one session: the plugin starts the server ``starts`` times, because starts of one
-        build differ. It warms each start up and measures it. Side by side with another build, it measures rounds until
-        every comparison is decided, or the budget is spent.
+        In a session, the plugin starts the server ``starts`` times, because starts of one build differ. It warms each
+        start up and measures it. Side by side with another build, it measures rounds until every comparison is decided,
+        or the budget is spent.
 
         Args:
             target: The requests and their server: ``server.post(...)``, or several in rotation:
@@ -68,16 +68,14 @@ class Load:
                 as long if answers are slow, or a quantile needs more requests. Side by side it sets the length of a
                 window: ``8`` doubles it, ``12`` triples it.
             requests: Instead of a fixed time, the start ends after this many requests. If that takes longer than 15
-                times ``seconds``, the run is INVALID.
+                times ``seconds`` (60 s by default), the run is INVALID.
             until: Instead of a fixed time, the start ends when this function returns true. It gets the start's finished
-                windows, of 0.5 s each and at least four. If that takes longer than 15 times ``seconds``, the run is
-                INVALID.
+                windows, of 0.5 s each and at least four. The limit of ``requests`` holds too.
             warmup_seconds: Loaded time before the measurement, which is thrown away. Side by side it goes on until an
                 answer has come, at most for ``timeout``.
             starts: Fresh starts of one session, at least two. It has no effect side by side.
             timeout: Seconds after which a request is an error.
-            processes: Number of load engines that share the schedule, if one is too slow. With ``--load-engine`` each
-                is a worker.
+            processes: Number of load engines that share the schedule, if one is too slow.
             seed: Seed of random arrivals and shuffled requests.
             check: ``all`` compares every answer with ``expect=``. ``some`` compares only as many as it can without
                 disturbing the load.
@@ -137,7 +135,7 @@ class MakeDuel:
         goodput: Objectives | None = None,
         name: str | None = None,
     ) -> Duel:
-        """Load two servers side by side, in alternating blocks over fresh starts of both.
+        """Load two servers side by side, over fresh starts of both.
 
         The result's metrics are ratios, the first server's value to the second's. ``assert duel.throughput >= 1.05``
         holds if the data show that the first does at least 5 % more. The plugin measures until that is proven or
@@ -148,8 +146,7 @@ class MakeDuel:
             opponent: The requests to the second server.
             concurrency: As for ``load``, the same for both.
             schedule: As for ``load``, the same for both.
-            seconds: A window is 0.4 s, or 0.3 s if the throughput's tolerance is 15 % or more. ``8`` doubles it, ``12``
-                triples it.
+            seconds: Length of a window, as for ``load`` side by side.
             warmup_seconds: As for ``load``.
             timeout: As for ``load``.
             processes: As for ``load``.

@@ -58,7 +58,7 @@ def device(_gpuserve_session: GateSession) -> Device:
 
 @pytest.fixture(scope="session")
 def full_size(_gpuserve_session: GateSession) -> bool:
-    """True with ``--gpuserve-full``: the published sizes are measured, however long they take."""
+    """True with ``--gpuserve-full``: the test should measure its full size, however long that takes."""
     return _gpuserve_session.settings.full
 
 
@@ -100,7 +100,7 @@ def duel(_gpuserve_comparison: TestComparison, _gpuserve_measuring: GateSession)
 
 @pytest.fixture
 def baseline() -> Baseline:
-    """The base in an assertion: the stored baseline of the run, or the build of ``--against``."""
+    """The base in an assertion: the stored baseline, or the build of ``--against``."""
     from pytest_gpuserve.compare.assertions import Baseline
 
     return Baseline()

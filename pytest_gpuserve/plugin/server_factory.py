@@ -99,7 +99,7 @@ class ServerFactory:
 
         Args:
             app: The app file.
-            **arguments: Arguments of the app, as for ``mosec``.
+            **arguments: Arguments of the app, as for ``mosec_server``.
 
         Raises:
             UsageProblem: The file does not exist.
@@ -125,7 +125,7 @@ class ServerFactory:
         Args:
             app: The app file.
             model: Name of the measured model, as the app binds it.
-            **arguments: Arguments of the app, as for ``mosec``.
+            **arguments: Arguments of the app, as for ``mosec_server``.
 
         Raises:
             UsageProblem: The file does not exist, or the model has no name.
@@ -154,7 +154,7 @@ class ServerFactory:
             models: The models to load; the models that a listed ensemble uses are added. Default: all.
             model: The model whose batches are counted. Default: the one that batches.
             asked: The model that the requests name. Default: the only ensemble, else ``model``.
-            python: Interpreter that has nvidia-pytriton, whose wheel carries Triton, and the packages of the models.
+            python: Interpreter that has nvidia-pytriton (its wheel carries Triton) and the packages of the models.
             server: Program of another Triton, by name or path: ``tritonserver`` in the vendor's container image.
             **arguments: Triton's options: ``http_thread_count=4`` becomes ``--http-thread-count=4``.
 
@@ -196,13 +196,13 @@ class ServerFactory:
         args: Mapping[str, Argument] | None = None,
         start_timeout: float = 300.0,
     ) -> ServerHandle:
-        """Describe a deployment of a torch model in a process of its own: ``server.infer({...})``.
+        """Describe a deployment of a torch model in a process of its own. A request is ``server.infer({...})``.
 
         Args:
             model: ``FILE.py:CALLABLE``, where the callable returns a ``torch.nn.Module``.
             weights: A state dict (``torch.save(model.state_dict(), FILE)``), which is loaded into the model; None for
                 the random weights with which the model is built.
-            compile: Compiles the model with ``torch.compile``. The settings show what dynamo compiled.
+            compile: Compiles the model with ``torch.compile``. ``run.settings`` shows what dynamo compiled.
             compile_backend: Backend of ``torch.compile``.
             compile_mode: Mode of ``torch.compile``.
             device: ``cpu``, ``cuda`` or ``cuda:N``. Default: the device that the run measures.
@@ -260,16 +260,16 @@ class ServerFactory:
             argv: Program and arguments, without a shell. The plugin replaces ``{port}`` by the loopback port to listen
                 on, ``{folder}`` by a private folder, ``{python}`` by the interpreter. Let it listen on 127.0.0.1.
             ready: A path that answers 200 when the server is up, such as ``/health``. Without it the plugin sends the
-                model's first request at once.
+                test's first request at once.
             counters: Names of the server's Prometheus metrics, or one of ``vllm``, ``sglang``, ``llama.cpp``,
-                ``trtllm`` and ``tgi``, whose models are read back too. Without counters there is no batching ratio.
+                ``trtllm`` and ``tgi``. Without counters there is no batching ratio.
             model: The model that the requests name.
             python: The interpreter for ``{python}``.
             env: Variables for the server, with the same replacements.
             cwd: Working folder, relative to the file that calls the fixture.
 
         Raises:
-            UsageProblem: The command is empty, or has no ``{port}``.
+            UsageProblem: The command is empty, or neither it nor ``env`` has ``{port}``.
         """
         folder = self.place(cwd)
         if not folder.is_dir():
@@ -299,19 +299,16 @@ class ServerFactory:
     ) -> ServerHandle:
         """Describe a server that runs already. The plugin never starts or stops it.
 
-        Its measurements share the luck of one start. A comparison with its baseline therefore also sees changes that a
-        mere restart would make.
-
         Args:
             url: ``http://HOST:PORT`` or ``https://HOST:PORT``, without a path.
-            counters: As for ``command``, if its metrics can be reached.
+            counters: As for ``command_server``, if its metrics can be reached.
             metrics_port: Port of the metrics, if it is another one.
             grpc_port: Port of gRPC.
             ca_file: Certificates to trust instead of the system's. Certificates are always checked.
             model: The model that the requests name.
 
         Raises:
-            UsageProblem: The URL is not of this form. The message does not show its password or query.
+            UsageProblem: ``url`` has another form. The message does not show its password or query.
         """
         endpoint = _server_at(url)
         if ca_file and endpoint.tls is None:
@@ -338,7 +335,7 @@ class ServerFactory:
             kind: The server with its arguments.
 
         Raises:
-            UsageProblem: ``kind`` lacks a method or field of `ServerKind`, or the time is not a positive number.
+            UsageProblem: ``kind`` lacks a method or field of `ServerKind`, or ``start_timeout`` is not above 0.
         """
         lacking = [name for name in dir(ServerKind) if not name.startswith("_") and not hasattr(kind, name)]
         if lacking:
@@ -359,7 +356,7 @@ class ServerFactory:
         args: Sequence[str] = (),
         arguments: Mapping[str, Argument] | None = None,
     ) -> App:
-        """Return the user's file as an `App`, with interpreter, command line and variables.
+        """Return an app file as an `App`, with interpreter, command line and variables.
 
         Args:
             fixture: Name of the called fixture, for messages.
@@ -367,7 +364,7 @@ class ServerFactory:
             arguments: Named arguments of the command line.
 
         Raises:
-            UsageProblem: The file or interpreter does not exist, or another argument is impossible.
+            UsageProblem: The file or interpreter does not exist, or an argument is invalid.
         """
         path = self.place(file)
         if not path.is_file():
