@@ -117,10 +117,10 @@ def main(arguments: Sequence[str]) -> int:
     """Read, print, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m pytest_gpuserve.doctor",
-        description="Prints this machine, its working servers, and all disturbances of a measurement.",
+        description="Prints the hardware, the servers that can run here, and all disturbances of a measurement.",
         epilog="Exit status: 0 if a device can be measured, 1 if none can, 2 for a wrong argument.",
     )
-    parser.add_argument("--python", default=sys.executable, help="the interpreter whose servers are looked for")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has the servers")
     parser.add_argument("--gpu", metavar="NAME", help=f"check this device alone: {AUTO}, {CPU}, or a name such as T4")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)

@@ -174,14 +174,14 @@ def prompts(
 ) -> Prompts:
     """Make prompts of random words; equal arguments make equal prompts.
 
-    Without a tokenizer a word counts as a token, and the number of a request as four. The tokens of the chat template
-    are additional.
+    Each sent prompt has a number of its own. Without a tokenizer a word counts as one token, the number as
+    four. The tokens of the chat template are additional.
 
     Args:
         n: Number of prompts or conversations; they are sent in turn.
         input_tokens: Tokens of a prompt without the shared prefix, at least 16: a number, or its distribution.
         output_tokens: Most tokens of an answer, likewise.
-        shared_prefix: Tokens of a begin that all prompts share, in addition.
+        shared_prefix: Additional tokens at the start, which all prompts share.
         turns: Prompts of a conversation. Each is sent with all earlier ones, and with answers of random words, which
             have the requested number of tokens.
         think: Seconds between an answer and the next prompt of its conversation: a number, or its distribution.

@@ -129,7 +129,7 @@ class _Arrivals(_Checked, frozen=True, kw_only=True):
     max_in_flight: int | None = None
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule; only random ones depend on the seed.
+        """Return a part's share of the schedule; the seed matters only to random schedules.
 
         Every part makes the times of all parts, so that they do not depend on the number of parts.
         """
@@ -194,7 +194,7 @@ class Trace(_Arrivals, frozen=True, tag="trace"):
     """A recorded load, replayed once.
 
     Args:
-        requests: Due time in seconds from the begin, and index of the payload, for each request.
+        requests: Due time of each request in seconds from the begin, and its index in ``server.rotate([...])``.
     """
 
     _load = "trace"
@@ -285,11 +285,11 @@ def _pairs(what: str, pair: str, value: Iterable[Iterable[Any]]) -> tuple[tuple[
 
 
 class Objectives(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Conditions that a good answer meets, all of them, in seconds.
+    """Limits in seconds. An answer is good if it meets all of them.
 
     Goodput is that of Y. Zhong et al. ("DistServe: Disaggregating Prefill and Decoding for Goodput-optimized Large
     Language Model Serving", OSDI 2024), and of vLLM's ``bench serve --goodput``. An answer of one token does not have a
-    TPOT, and meets any.
+    TPOT, so it meets every ``tpot``.
 
     Args:
         ttft: Most seconds until the first chunk with content.

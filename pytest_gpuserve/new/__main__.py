@@ -44,8 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=COMMAND,
         usage="%(prog)s [options] APP\n       %(prog)s [options] -- COMMAND --port={port}",
-        description="Starts an app, asks it once, and writes a suite that gates it, with a workflow.",
-        epilog="Exit status: 0, or 2 where the app cannot be used or does not answer. Files that exist are left alone.",
+        description="Starts an app, sends it one request, and writes a suite that gates it, and GitHub workflows.",
+        epilog="Exit status: 0, or 2 if the app cannot be used or does not answer. Existing files are not changed.",
     )
     parser.add_argument("app", nargs="?", type=Path, help="an app's file, or the folder of Triton's model repository")
     parser.add_argument("--name", help="name of the suite (default: that of the file)")
@@ -56,8 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", help="pytriton app: the model of the request")
     parser.add_argument("--python", metavar="EXE", help="the interpreter that has the server's library")
     parser.add_argument("--gpu-runner", metavar="LABELS", help="labels of a GPU runner, such as self-hosted,gpu")
-    parser.add_argument("--gpu", metavar="NAME", help="GPU of that runner, as its doctor names it, such as T4")
-    parser.add_argument("--start-timeout", type=float, default=120.0, metavar="SECONDS", help="until its first answer")
+    parser.add_argument("--gpu", metavar="NAME", help="that runner's GPU, as pytest_gpuserve.doctor prints it there")
+    parser.add_argument(
+        "--start-timeout", type=float, default=120.0, metavar="SECONDS", help="most time until its answer"
+    )
     return parser
 
 

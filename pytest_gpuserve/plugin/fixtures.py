@@ -82,7 +82,7 @@ def _gpuserve_comparison(
 
 @pytest.fixture
 def load(_gpuserve_comparison: TestComparison, _gpuserve_measuring: GateSession) -> Load:
-    """Load a server and return a run; see ``Load``."""
+    """Load a server and return a run: ``load(server.post(path, body=body), concurrency=16)``."""
     from pytest_gpuserve.fixture_types import Load
 
     equipment = _gpuserve_measuring.equipment
@@ -91,7 +91,7 @@ def load(_gpuserve_comparison: TestComparison, _gpuserve_measuring: GateSession)
 
 @pytest.fixture
 def duel(_gpuserve_comparison: TestComparison, _gpuserve_measuring: GateSession) -> MakeDuel:
-    """Load two servers side by side; see ``MakeDuel``."""
+    """Load two servers side by side: ``duel(one.post(...), other.post(...), concurrency=16)``."""
     from pytest_gpuserve.fixture_types import MakeDuel
 
     equipment = _gpuserve_measuring.equipment
@@ -108,7 +108,7 @@ def baseline() -> Baseline:
 
 @pytest.fixture(scope="session")
 def gpuserve_servers(_gpuserve_session: GateSession, pytestconfig: pytest.Config) -> ServerFactory:
-    """Maker of deployments of any kind of server, for fixtures of other packages; see ``ServerFactory``."""
+    """Factory of deployments of any kind of server, for fixtures of other packages."""
     from pytest_gpuserve.plugin.opening import known_distributions
     from pytest_gpuserve.plugin.server_factory import ServerFactory
 
@@ -123,41 +123,41 @@ def gpuserve_servers(_gpuserve_session: GateSession, pytestconfig: pytest.Config
 
 @pytest.fixture(scope="session")
 def mosec_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
-    """Factory of mosec deployments, for fixtures of any scope; see ``ServerFactory.mosec``."""
+    """Factory of mosec deployments: ``mosec_server("app.py")``."""
     return gpuserve_servers.mosec
 
 
 @pytest.fixture(scope="session")
 def litserve_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
-    """Factory of LitServe deployments; see ``ServerFactory.litserve``."""
+    """Factory of LitServe deployments: ``litserve_server("app.py")``."""
     return gpuserve_servers.litserve
 
 
 @pytest.fixture(scope="session")
 def triton_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
-    """Factory of Triton deployments; see ``ServerFactory.triton``."""
+    """Factory of Triton deployments: ``triton_server("models")``."""
     return gpuserve_servers.triton
 
 
 @pytest.fixture(scope="session")
 def pytriton_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
-    """Factory of pytriton deployments; see ``ServerFactory.pytriton``."""
+    """Factory of pytriton deployments: ``pytriton_server("app.py", model="name")``."""
     return gpuserve_servers.pytriton
 
 
 @pytest.fixture(scope="session")
 def torch_worker(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
-    """Factory of torch workers; see ``ServerFactory.torch_worker``."""
+    """Factory of torch workers: ``torch_worker("model.py:Model")``."""
     return gpuserve_servers.torch_worker
 
 
 @pytest.fixture(scope="session")
 def command_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
-    """Factory of deployments of any command with a port; see ``ServerFactory.command``."""
+    """Factory of deployments of any command: ``command_server(["serve", "--port={port}"])``."""
     return gpuserve_servers.command
 
 
 @pytest.fixture(scope="session")
 def remote_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
-    """Factory of handles of servers that run already; see ``ServerFactory.remote``."""
+    """Factory of handles of servers that run already: ``remote_server("http://HOST:PORT")``."""
     return gpuserve_servers.remote

@@ -96,7 +96,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpu",
         metavar="NAME",
-        help="device to measure on, and its baselines: auto (default), cpu, or a name such as T4 or A100-SXM4-80GB",
+        help="device to measure on: auto (default), cpu, or a name such as T4 or A100-SXM4-80GB",
     )
     group.addoption("--baseline-update", action="store_true", help="record baselines of all tests that run and pass")
     group.addoption("--baseline-update-new", action="store_true", help="record baselines of tests that have none")
@@ -113,13 +113,13 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--against-python",
         metavar="EXE",
-        help="compare with the packages of that interpreter, side by side; with --against: with both",
+        help="compare with the packages of that interpreter, side by side; --against may add a revision",
     )
     group.addoption(
         "--stored-only",
         action="store_true",
         default=None,
-        help="judge by stored baselines alone, without rounds beside their base commits; on cpu they decide nothing",
+        help="judge by stored baselines alone, without rounds beside their base commits; INCONCLUSIVE on cpu",
     )
     group.addoption("--on-missing", choices=POLICIES, help="outcome of a test without a baseline (default: fail)")
     group.addoption("--on-inconclusive", choices=POLICIES, help="outcome of an undecided test (default: fail)")
@@ -132,7 +132,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpuserve-budget",
         metavar="SECONDS",
-        help=f"most time that gating may measure in one test (default: {BUDGET_SECONDS:.0f})",
+        help=f"most time that one test may measure (default: {BUDGET_SECONDS:.0f})",
     )
     add_output_options(parser, group)
     group.addoption(
@@ -145,7 +145,7 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="folder for the tables and charts that tests write (default: in pytest's cache)",
     )
-    group.addoption("--reason", metavar="TEXT", help="why a baseline update may loosen a metric")
+    group.addoption("--reason", metavar="TEXT", help="why a baseline update may record a worse value")
     group.addoption(
         "--gpuserve-docs", action="store_true", help="print the folder of the plugin's pages, and run no tests"
     )
@@ -170,7 +170,7 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(name, text, default=default)
     parser.addini(
         "gpuserve_base_files",
-        "patterns, one a line, of files ignored by git that the base has too; !PATTERN leaves files out",
+        "files ignored by git for the base's folder, one pattern a line; !PATTERN leaves files out",
         type="linelist",
         default=[],
     )
