@@ -117,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     """Read, print, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m pytest_gpuserve.doctor",
-        description="Prints the hardware, the servers that can run here, and all disturbances of a measurement.",
+        description="Prints hardware, servers that can run here, and all disturbances of a measurement.",
         epilog="Exit status: 0 if a device can be measured, 1 if none can, 2 for a wrong argument.",
     )
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has the servers")

@@ -129,7 +129,7 @@ class _Arrivals(_Checked, frozen=True, kw_only=True):
     max_in_flight: int | None = None
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule; the seed matters only to random schedules.
+        """Return a part's share of the schedule.
 
         Every part makes the times of all parts, so that they do not depend on the number of parts.
         """
