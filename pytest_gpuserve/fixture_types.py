@@ -54,8 +54,8 @@ class Load:
         """Load a server and return the measurement.
 
         In a session, the plugin starts the server ``starts`` times, because starts of one build differ. It warms each
-        start up and measures it. Side by side with another build, it measures rounds until every comparison is decided,
-        or the budget is spent.
+        start up and measures it. Side by side with another build, it measures up to eight rounds within the budget,
+        until every comparison is decided.
 
         Args:
             target: The requests and their server: ``server.post(...)``, or several in rotation:
@@ -65,14 +65,14 @@ class Load:
                 ``Poisson``, ``Gamma``, ``Trace`` or ``Burst``. Latencies of an open loop begin when requests were
                 due. ``Steps``, ``Trace`` and ``Burst`` end by themselves and are measured as a whole.
             seconds: Measured time of a start that is measured alone, 4 by default, at least 2. It is up to three times
-                as long if answers are slow, or a quantile needs more requests. Side by side it sets the length of a
-                window: ``8`` doubles it, ``12`` triples it.
-            requests: Instead of a fixed time, the start ends after this many requests. If that takes longer than 15
-                times ``seconds`` (60 s by default), the run is INVALID.
-            until: Instead of a fixed time, the start ends when this function returns true. It gets the start's finished
-                windows, of 0.5 s each and at least four. The limit of ``requests`` holds too.
-            warmup_seconds: Loaded time before the measurement, which is thrown away. Side by side it goes on until an
-                answer has come, at most for ``timeout``.
+                as long if answers are slow, or a quantile needs more requests. Side by side, ``8`` doubles the length of
+                a window, ``12`` triples it.
+            requests: A start alone ends after this many requests. If that takes longer than 15 times ``seconds`` (60 s
+                by default), the run is INVALID.
+            until: A start alone ends when this function returns true. It gets the start's finished windows, of 0.5 s
+                each and at least four. The time limit is that of ``requests``.
+            warmup_seconds: Loaded time before the measurement. Its answers do not count. Side by side it goes on until
+                an answer has come, at most ``timeout`` longer.
             starts: Fresh starts of one session, at least two. It has no effect side by side.
             timeout: Seconds after which a request is an error.
             processes: Number of load engines that share the schedule, if one is too slow.
@@ -80,8 +80,8 @@ class Load:
             check: ``all`` compares every answer with ``expect=``. ``some`` compares only as many as it can without
                 disturbing the load.
             allowed_errors: Share of the requests that may fail.
-            goodput: Objectives that an answer must meet to count for ``run.goodput``: ``Objectives(ttft=200 * ms,
-                tpot=30 * ms)`` of ``pytest_gpuserve.load``.
+            goodput: Objectives that an answer must meet to count for ``run.goodput``: ``Objectives(ttft=0.2,
+                tpot=0.03)`` of ``pytest_gpuserve.load``, in seconds.
             name: Name of this load in its baseline, if the test has several.
 
         Raises:
@@ -138,8 +138,8 @@ class MakeDuel:
         """Load two servers side by side, over fresh starts of both.
 
         The result's metrics are ratios, the first server's value to the second's. ``assert duel.throughput >= 1.05``
-        holds if the data show that the first does at least 5 % more. The plugin measures until that is proven or
-        refuted. If neither is proven within the budget, the verdict is INCONCLUSIVE.
+        holds if the data show that the first does at least 5 % more. The plugin measures until they prove or refute
+        that. If they do neither, the verdict is INCONCLUSIVE.
 
         Args:
             target: The requests to the first server: ``one.post(...)``.
@@ -154,7 +154,7 @@ class MakeDuel:
             check: As for ``load``.
             allowed_errors: As for ``load``.
             goodput: As for ``load``.
-            name: As for ``load``.
+            name: Name of this load in reports.
 
         Raises:
             UsageProblem: An argument is out of range.

@@ -207,8 +207,8 @@ class ServerFactory:
             compile_mode: Mode of ``torch.compile``.
             device: ``cpu``, ``cuda`` or ``cuda:N``. Default: the device that the run measures.
             workers: Threads that execute the model; one with ``compile``.
-            max_batch_size: Most rows of a batch; 1 executes each request by itself.
-            max_wait_ms: Most time that a request waits for others, in milliseconds.
+            max_batch_size: Largest number of rows of a batch; 1 executes each request by itself.
+            max_wait_ms: Longest time that a request waits for others, in milliseconds.
             seed: Seed of the random weights.
             args: Keyword arguments of the callable.
             start_timeout: Seconds from launch to the model's first answer. Its compilation counts too.
@@ -258,12 +258,13 @@ class ServerFactory:
 
         Args:
             argv: Program and arguments, without a shell. The plugin replaces ``{port}`` by the loopback port to listen
-                on, ``{folder}`` by a private folder, ``{python}`` by the interpreter. Let it listen on 127.0.0.1.
+                on, ``{folder}`` by a private folder, ``{python}`` by the interpreter. The server must listen on
+                127.0.0.1.
             ready: A path that answers 200 when the server is up, such as ``/health``. Without it the plugin sends the
                 test's first request at once.
             counters: Names of the server's Prometheus metrics, or one of ``vllm``, ``sglang``, ``llama.cpp``,
                 ``trtllm`` and ``tgi``. Without counters there is no batching ratio.
-            model: The model that the requests name.
+            model: Default for ``model=`` of a request.
             python: The interpreter for ``{python}``.
             env: Variables for the server, with the same replacements.
             cwd: Working folder, relative to the file that calls the fixture.
@@ -301,14 +302,14 @@ class ServerFactory:
 
         Args:
             url: ``http://HOST:PORT`` or ``https://HOST:PORT``, without a path.
-            counters: As for ``command_server``, if its metrics can be reached.
+            counters: As for ``command_server``; None if pytest cannot reach the metrics.
             metrics_port: Port of the metrics, if it is another one.
             grpc_port: Port of gRPC.
             ca_file: Certificates to trust instead of the system's. Certificates are always checked.
-            model: The model that the requests name.
+            model: Default for ``model=`` of a request.
 
         Raises:
-            UsageProblem: ``url`` has another form. The message does not show its password or query.
+            UsageProblem: ``url`` has another form.
         """
         endpoint = _server_at(url)
         if ca_file and endpoint.tls is None:
