@@ -203,9 +203,10 @@ class Judgement:
         metric: The judged metric.
         verdict: The outcome.
         reference_kind: Kind of the reference.
-        value: The value now, in the metric's unit.
-        reference: The reference's value, in the metric's unit; ``change`` is relative to it.
-        change: Change of the value as a fraction, by the sign of the value: throughput 30 % lower is -0.3.
+        value: The value now, in ``unit``.
+        reference: The reference's value, in ``unit``; for a limit or a duel the demanded number.
+        change: Change of the value against the reference, for a duel against 1, as a fraction. Its sign is that of the
+            value: throughput 30 % lower is -0.3.
         interval: Lower and upper bound of ``change``.
         tolerance: How much worse the value may be, as a fraction of it. It compares with ``change``: 0.3 lets a
             throughput fall, and a latency rise, by 30 %.
