@@ -65,8 +65,8 @@ class Load:
                 ``Poisson``, ``Gamma``, ``Trace`` or ``Burst``. Latencies of an open loop begin when requests were
                 due. ``Steps``, ``Trace`` and ``Burst`` end by themselves and are measured as a whole.
             seconds: Measured time of a start that is measured alone, 4 by default, at least 2. It is up to three times
-                as long if answers are slow, or a quantile needs more requests. Side by side, ``8`` doubles the length of
-                a window, ``12`` triples it.
+                as long if answers are slow, or a quantile needs more requests. Side by side, ``8`` doubles the length
+                of a window, ``12`` triples it.
             requests: A start alone ends after this many requests. If that takes longer than 15 times ``seconds`` (60 s
                 by default), the run is INVALID.
             until: A start alone ends when this function returns true. It gets the start's finished windows, of 0.5 s
