@@ -71,15 +71,15 @@ class Revision:
     content: str | None = None
     top: Path | None = None
 
-    def counts(self, path: Path) -> str:
-        """Condition from which a baseline that was recorded here counts, as the end of a sentence; empty outside git.
+    def to_commit(self, path: Path) -> str:
+        """Advice to commit a baseline that was recorded here, as the end of a sentence; empty outside git.
 
         Args:
             path: The baseline file.
         """
         if self.top is None or not path.resolve().is_relative_to(self.top):
             return ""
-        return f"; it counts from the commit that brings it{'' if self.clean else ' together with these changes'}"
+        return f"; commit it{'' if self.clean else ' together with these changes'}"
 
 
 def read_revision(root: Path, baseline_dir: Path) -> Revision:

@@ -309,7 +309,7 @@ def record(measurement: Measurement) -> list[str]:
     key, baselines = measurement.baseline_key, measurement.bench.baselines
     done = baselines.record(key, measurement.workload, measurement.sessions, measurement.policy.reason)
     return [
-        f"{key.entry}: {done} in {key.path}{baselines.here.revision.counts(key.path)}",
+        f"{key.entry}: {done} in {key.path}{baselines.here.revision.to_commit(key.path)}",
         *(f"{key.entry}: {_changed(answer)}" for answer in answers),
     ]
 

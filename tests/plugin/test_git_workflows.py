@@ -24,7 +24,7 @@ def root(project: Project, tmp_path_factory: pytest.TempPathFactory, monkeypatch
     project.speed(1.1)
     (project.path / "run.log").write_text("a log that is neither ignored nor committed")
     told = measured(project, "--baseline-update")
-    words = f"recorded (2 sessions) in {project.baseline}; it counts from the commit that brings it together with"
+    words = f"recorded (2 sessions) in {project.baseline}; commit it together with these changes"
     assert words in told
     return project.path
 
