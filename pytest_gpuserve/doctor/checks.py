@@ -88,7 +88,7 @@ HELP: Final = {
     "time quota": ("a process over its quota is paused, up to 100 ms in p99", "docker run --cpuset-cpus, not --cpus"),
     "other processes": ("their CPU time looks like a regression", "`top` lists them: wait for their end, or end them"),
     "stolen time": ("the server pauses while another guest has its core", "measure on dedicated cores"),
-    "shared memory": ("Triton's Python models fail", "docker run --shm-size=2g, or mount -o remount,size=2g /dev/shm"),
+    "shared memory": ("Triton's Python models fail", "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm"),
     "temporary files": ("logs and models have no room", "set TMPDIR to a folder with room"),
     "lock": ("pytest waits until the other session has ended (ini gpuserve_lock_wait)", ""),
     "processes": ("another program computes: INVALID", "{smi} --query-compute-apps=pid,name --format=csv; end it"),
