@@ -155,7 +155,7 @@ class ServerFactory:
             model: The model whose batches are counted. Default: the one that batches.
             asked: The model that the requests name. Default: the only ensemble, else ``model``.
             python: Interpreter that has nvidia-pytriton (its wheel carries Triton) and the packages of the models.
-            server: Program of another Triton, by name or path: ``tritonserver`` in the vendor's container image.
+            server: Program of another Triton, by name or path: ``tritonserver`` in NVIDIA's container image.
             **arguments: Triton's options: ``http_thread_count=4`` becomes ``--http-thread-count=4``.
 
         Raises:

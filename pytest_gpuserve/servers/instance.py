@@ -78,7 +78,7 @@ CAUSES: Final[Mapping[str, str]] = {
         " again, or bind one instance"
     ),
     r"unable to find backend library for backend": (
-        "this Triton has no such backend; the wheel's has python and ensembles only; the vendor's container image has"
+        "this Triton has no such backend; the wheel's has python and ensembles only; NVIDIA's container image has"
         " all: run pytest in it, with triton_server(server='tritonserver')"
     ),
     r"ModuleNotFoundError: No module named '([\w.]+)'|ImportError: cannot import name": (

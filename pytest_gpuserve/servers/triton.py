@@ -1,7 +1,7 @@
 """Triton Inference Server (https://github.com/triton-inference-server): a model repository that it serves.
 
 The server is the one in nvidia-pytriton's wheel, whose only backend is Python's. With ``server`` it is another one,
-such as that of the vendor's container image with all backends, in which pytest then runs.
+such as that of NVIDIA's container image with all backends, in which pytest then runs.
 """
 
 from __future__ import annotations
