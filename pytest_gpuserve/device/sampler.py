@@ -113,7 +113,7 @@ class SamplerProcess:
         """Wait for the first sample at or after a moment, or for a problem.
 
         Args:
-            at_ns: Time by ``time.perf_counter_ns``, like ``Tick.end_ns``.
+            at_ns: Time by ``time.perf_counter_ns``, like ``Window.end_ns``.
             timeout_seconds: The longest wait; a sample is due within 0.1 s.
         """
         deadline = Deadline.after(timeout_seconds)

@@ -1,4 +1,4 @@
-"""A running server under load: turns ticks into windows, and finds signs that the measurement is not of the server."""
+"""A running server under load: adds ticks up to windows, and finds signs that the measurement is not of the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS, later
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import is_finite, is_open
-from pytest_gpuserve.load.tick import Tick, shares, total
+from pytest_gpuserve.load.tick import shares
 from pytest_gpuserve.load.validity import (
     DISTURBANCES,
     disturbances,
@@ -27,7 +27,7 @@ from pytest_gpuserve.load.validity import (
 )
 from pytest_gpuserve.load.wire import OPENS, Plan
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
-from pytest_gpuserve.measure.window import COMPILING, Start, Window
+from pytest_gpuserve.measure.window import COMPILING, Start, Window, total
 from pytest_gpuserve.measure.work import unsteady_cache
 from pytest_gpuserve.units import format_seconds
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.shared_memory import SharedTensors
     from pytest_gpuserve.servers.instance import Instance
 
-Progress: TypeAlias = "Callable[[Tick], None]"
+Progress: TypeAlias = "Callable[[Window], None]"
 """Shows all ticks of a load so far to a person."""
 
 DEATH_GRACE_SECONDS: Final = 1.0
@@ -75,7 +75,7 @@ class Measured(NamedTuple):
     """A window, its ticks, and the counter readings before and after it."""
 
     window: Window
-    ticks: Sequence[Tick]
+    ticks: Sequence[Window]
     before: CounterReading | None = None
     after: CounterReading | None = None
 
@@ -149,16 +149,16 @@ class LoadedServer:
     tried: list[tuple[Reason, ...]] = field(default_factory=list, init=False)
     discarded: int = field(default=0, init=False)
     use: HostUse = field(default_factory=HostUse, init=False)
-    warmup: list[Tick] = field(default_factory=list, init=False)
+    warmup: list[Window] = field(default_factory=list, init=False)
     ended: bool = field(default=False, init=False)
     _engines: Engines | None = field(default=None, init=False)
-    _so_far: Tick = field(default_factory=Tick, init=False)
+    _so_far: Window = field(default_factory=Window, init=False)
     _last: CounterReading | None = field(default=None, init=False)
     _goes_on: bool = field(default=False, init=False)
     _loading: bool = field(default=False, init=False)
     _shared: SharedTensors | None = field(default=None, init=False)
     # Ticks with late beats of load engines.
-    _late: list[Tick] = field(default_factory=list, init=False)
+    _late: list[Window] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         expects = (request.expect for request in self.target.requests)
@@ -208,7 +208,7 @@ class LoadedServer:
                         # Requests in flight would be counted as the load's.
                         engines.halt(seed=shape.seed)
                 # The measured load is a new one, which has yet to begin.
-                self._so_far = Tick()
+                self._so_far = Window()
             self._engines = stack.enter_context(Engines(self.plan(shape.schedule), shape.processes, shape.source))
             if not shape.finite:
                 self.warmup = self.ticks(self._engines, ticks)
@@ -333,13 +333,13 @@ class LoadedServer:
             objectives=shape.goodput,
         )
 
-    def ticks(self, engines: Engines, count: int | None) -> list[Tick]:
+    def ticks(self, engines: Engines, count: int | None) -> list[Window]:
         """Take ticks until this number is reached (None: without limit), the load has ended, or there is trouble.
 
         Raises:
             LoadFailed: A load engine failed.
         """
-        ticks: list[Tick] = []
+        ticks: list[Window] = []
         while (count is None or len(ticks) < count) and not self.ended and not self.problems:
             tick = engines.next_tick()
             self.ended = tick.last
@@ -352,30 +352,21 @@ class LoadedServer:
             self.progress(self._so_far)
         return ticks
 
-    def window(self, ticks: Sequence[Tick], counters: Counters | None) -> Window | None:
-        """Make a window of ticks and of the server's counts meanwhile; None if no time has passed."""
+    def window(self, ticks: Sequence[Window], counters: Counters | None) -> Window | None:
+        """Sum of ticks, with the server's counts meanwhile; None if no time has passed."""
         totals = total(ticks)
         if totals.nanoseconds <= 0:
             return None
         # The windows of HTTP/2 delay sends, and the time between a stream's first byte and its last is the server's.
         is_timed = self.target.protocol == "http"
-        return Window(
-            seconds=totals.seconds,
-            requests=totals.requests,
-            errors=dict(totals.errors),
-            latency=totals.latency,
+        return msgspec.structs.replace(
+            totals,
+            # Kept rounds are files, and a sample may repeat a secret of a request.
+            error_samples={},
             counters=counters,
-            client_cpu_seconds=totals.cpu_seconds,
-            lag=totals.lag,
-            service=totals.service,
-            resent=totals.resent,
-            sending_seconds=totals.sending_ns / 1e9 if is_timed else None,
-            receiving_seconds=totals.receiving_ns / 1e9 if is_timed else None,
-            streams=totals.streams,
             good=None if self.shape.goodput is None else totals.good,
-            unjudged=totals.unjudged,
-            begin_ns=ticks[0].begin_ns,
-            end_ns=ticks[-1].end_ns,
+            sending_ns=totals.sending_ns if is_timed else None,
+            receiving_ns=totals.receiving_ns if is_timed else None,
         )
 
     def read_counters(self) -> CounterReading | None:
@@ -404,7 +395,7 @@ class LoadedServer:
             self.problems.append(Reason(ReasonKind.COUNTERS_WENT_BACK, text))
             return None
 
-    def disturbed(self, ticks: Sequence[Tick]) -> tuple[Reason, ...]:
+    def disturbed(self, ticks: Sequence[Window]) -> tuple[Reason, ...]:
         """Reason why the client was disturbed in a window, which is then measured again."""
         shape, totals, usual = self.shape, total(ticks), self._so_far
         # Requests that were in flight while the engine paused just before are answered in this window.
@@ -455,7 +446,7 @@ class LoadedServer:
             half = len(windows) // 2
             drift = unsteady_cache((windows[:half], windows[half:]))
             self.problems.extend([drift] if drift else [])
-        counters = Window.total(windows).counters
+        counters = Window.pooled(windows).counters
         compiled = None if counters is None else counters.stages.get(COMPILING)
         if compiled is not None:
             text = (
@@ -467,7 +458,7 @@ class LoadedServer:
             # On average, a quiet step hides one in which the client could not keep up. A report alone may fill the last
             # window.
             steps = [measured for measured in self.measured if measured.window.seconds > WINDOW_SECONDS / 2]
-            worst = max(steps, key=lambda step: step.window.client_cpu_seconds / step.window.seconds, default=None)
+            worst = max(steps, key=lambda step: step.window.cpu_seconds / step.window.seconds, default=None)
             within = () if worst is None else self.disturbed(worst.ticks)
             self.disturbances.extend(reason for reason in within if reason.kind is ReasonKind.CLIENT_SATURATED)
         # Requests without an answer have no latency: a server that has lost some of its requests looks fast.
@@ -485,7 +476,7 @@ class LoadedServer:
         if not self.problems:
             self.problems.extend(self.check.reasons())
 
-    def _look(self, tick: Tick) -> None:
+    def _look(self, tick: Window) -> None:
         """Check whether the load may go on."""
         self.check.check(tick)
         errors = bool(tick.errors) and not self.shape.allowed_errors
@@ -508,7 +499,7 @@ class LoadedServer:
         return reason.with_text(text)
 
 
-def overload(totals: Tick, schedule: Schedule) -> list[Reason]:
+def overload(totals: Window, schedule: Schedule) -> list[Reason]:
     """Reason for overload. Each turn begins with an empty queue, so an overloaded open loop does not show by growth."""
     if not is_open(schedule) or is_finite(schedule):
         return []

@@ -102,7 +102,7 @@ class Observed:
         Raises:
             NotMeasured: The server does not count, or did not in every window.
         """
-        found = Window.total(self._windows).counters
+        found = Window.pooled(self._windows).counters
         if found is None:
             raise NotMeasured(
                 "this server does not count, or did not in every window",
@@ -168,10 +168,8 @@ class Observed:
 
 
 def _stretches(windows: Sequence[Window]) -> int:
-    """Number of stretches between gaps in the windows; a kept window without a time counts as one stretch."""
-    gaps = (
-        not earlier.end_ns or later.begin_ns - earlier.end_ns > GAP_NS for earlier, later in itertools.pairwise(windows)
-    )
+    """Number of stretches between gaps in the windows; a window whose time was not kept counts as one."""
+    gaps = (abs(later.begin_ns - earlier.end_ns) > GAP_NS for earlier, later in itertools.pairwise(windows))
     return 1 + sum(gaps) if windows else 0
 
 
@@ -206,9 +204,9 @@ def steps_of(steps: Sequence[tuple[int, float]], starts: Sequence[Start]) -> tup
         results.append(
             StepResult(
                 users=users,
-                total=Window.total(list(itertools.chain(*found, *after))),
-                steady_throughput=Window.total(list(itertools.chain(*map(_steady, whole)))).throughput,
-                last_window_throughput=Window.total([start[-1] for start in whole if start]).throughput,
+                total=Window.pooled(list(itertools.chain(*found, *after))),
+                steady_throughput=Window.pooled(list(itertools.chain(*map(_steady, whole)))).throughput,
+                last_window_throughput=Window.pooled([start[-1] for start in whole if start]).throughput,
             )
         )
     return tuple(results)

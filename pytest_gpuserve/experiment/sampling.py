@@ -196,7 +196,7 @@ def _not_reached(windows: Sequence[Window], shape: LoadShape) -> list[Reason]:
     """Reason why the longest start was too short for its own end; empty if it ends by its time."""
     if shape.ends_by_time:
         return []
-    total = Window.total(windows)
+    total = Window.pooled(windows)
     end = "until=..." if shape.requests is None else f"requests={shape.requests}"
     text = (
         f"not reached: {end} within {total.requests} requests in {format_seconds(total.seconds)}; allow more with"

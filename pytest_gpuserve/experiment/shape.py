@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.driver import LOCAL, EngineSource, check_users
 from pytest_gpuserve.load.schedule import Closed, Objectives, Schedule, Steps, Trace, is_finite, is_open
-from pytest_gpuserve.load.tick import total
 from pytest_gpuserve.load.validity import LATE_SHARE, LATENCIES_LONG
 from pytest_gpuserve.measure.rounds import FEWEST_GROUPS
 from pytest_gpuserve.measure.steady import truncate
+from pytest_gpuserve.measure.window import total
 from pytest_gpuserve.verdict.evidence import BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.measure.window import Window
 
 
@@ -314,7 +313,7 @@ class Pace:
     window: int
 
 
-def pace_of(warmup: Sequence[Tick], shape: LoadShape, tolerance: float) -> Pace:
+def pace_of(warmup: Sequence[Window], shape: LoadShape, tolerance: float) -> Pace:
     """Length of a server's turns, from its warm-up.
 
     Args:
@@ -335,7 +334,7 @@ def pace_of(warmup: Sequence[Tick], shape: LoadShape, tolerance: float) -> Pace:
     return Pace(min(settle, MOST_TICKS), max(base, for_requests, min(for_latencies, MOST_TICKS)))
 
 
-def later_half(warmup: Sequence[Tick]) -> Tick:
+def later_half(warmup: Sequence[Window]) -> Window:
     """Sum of the later half of a warm-up."""
     return total(warmup[len(warmup) // 2 :])
 

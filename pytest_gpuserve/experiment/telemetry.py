@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from pytest_gpuserve.device.sampler import SAMPLE_NS
 from pytest_gpuserve.measure.conditions import (
@@ -112,7 +114,7 @@ class TelemetryMonitor:
             seen = samples_of(sampler.samples, window.begin_ns, window.end_ns)
             use = gpu_use(sampler.samples, window.begin_ns, window.end_ns)
             reasons = window_reasons(seen, use.sm_clock_mhz, baseline_mhz=self.baseline_clock_mhz)
-            judged.append((replace(window, gpus=use), reasons))
+            judged.append((msgspec.structs.replace(window, gpus=use), reasons))
         return judged
 
     def look(self) -> None:

@@ -19,11 +19,11 @@ from pytest_gpuserve.errors import GpuserveError, LoadFailed, UsageProblem
 from pytest_gpuserve.load.driver import LOCAL, Engines, EngineSource
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, is_open
-from pytest_gpuserve.load.tick import Tick, shares
+from pytest_gpuserve.load.tick import shares
 from pytest_gpuserve.load.validity import lost_in_mid_load, one_line, reasons
 from pytest_gpuserve.load.wire import Plan, endpoint_of
 from pytest_gpuserve.measure.histogram import is_quantile_known
-from pytest_gpuserve.measure.window import Streams
+from pytest_gpuserve.measure.window import Streams, Window
 from pytest_gpuserve.process.command_line import INTERRUPTED, failed, refused, run_command
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.units import format_rate, format_seconds
@@ -45,7 +45,7 @@ class LoadOutcome:
         reasons: Reasons why the load proves nothing; empty if it is valid.
     """
 
-    totals: Tick
+    totals: Window
     reasons: tuple[Reason, ...]
 
 
@@ -72,8 +72,8 @@ def run_load(
         LoadFailed: An engine failed before the first tick.
         UsageProblem: The limit on open files is too low.
     """
-    totals = Tick()
-    of_each: dict[str, Tick] = {}
+    totals = Window()
+    of_each: dict[str, Window] = {}
     found: list[Reason] = []
     course: list[int] = []
     begin_ns: int | None = None
@@ -88,7 +88,7 @@ def run_load(
                     course += [tick.under_way] if tick.due else []
                 else:
                     end_ns, errors, samples = tick.end_ns, tick.errors, tick.error_samples
-                    totals += Tick(begin_ns=end_ns, end_ns=end_ns, errors=errors, error_samples=samples)
+                    totals += Window(begin_ns=end_ns, end_ns=end_ns, errors=errors, error_samples=samples)
                 if tick.last:
                     break
     except KeyboardInterrupt:
@@ -271,7 +271,7 @@ def values_of(outcome: LoadOutcome, schedule: Schedule) -> dict[str, Any]:
         "errors": totals.error_count,
         "error_kinds": dict(sorted(totals.errors.items())),
         "seconds": totals.seconds,
-        "throughput": totals.throughput,
+        "throughput": totals.throughput if totals.seconds else None,
         "latency": _times(totals.latency),
         "service": _times(totals.service) if is_open(schedule) else None,
         "send_lag_p50": totals.lag.known_quantile(0.50),
@@ -300,7 +300,7 @@ def summary(outcome: LoadOutcome, values: Mapping[str, Any]) -> str:
     totals = outcome.totals
     lines = [
         f"requests    {totals.requests} in {format_seconds(totals.seconds)}",
-        f"throughput  {'-' if totals.throughput is None else format_rate(totals.throughput)}",
+        f"throughput  {format_rate(totals.throughput) if totals.seconds else '-'}",
     ]
     for name in ("latency", "ttft", "itl", "tpot"):
         times = values[name] or {}

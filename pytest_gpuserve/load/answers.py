@@ -11,7 +11,7 @@ from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuserve.load.tick import Tick
+    from pytest_gpuserve.measure.window import Window
 
 REMEMBERED_ANSWERS: Final = 4096
 """Number of distinct answers whose check is remembered, so that repeated answers cost nothing."""
@@ -56,7 +56,7 @@ class AnswerCheck:
         self.mixed_up = 0
         self._first = (sys.maxsize, "")
 
-    def check(self, tick: Tick) -> None:
+    def check(self, tick: Window) -> None:
         """Compare a tick's answers."""
         self.answers += tick.requests
         self.unchecked += tick.unchecked

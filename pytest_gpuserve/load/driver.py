@@ -18,7 +18,7 @@ import msgspec
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.schedule import Closed, Steps
-from pytest_gpuserve.load.tick import Tick, aligned, together
+from pytest_gpuserve.load.tick import aligned, together
 from pytest_gpuserve.load.wire import (
     LENGTH,
     MAX_MESSAGE_BYTES,
@@ -31,6 +31,7 @@ from pytest_gpuserve.load.wire import (
     Report,
     frame,
 )
+from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.process.command_line import module_command
 
 if TYPE_CHECKING:
@@ -135,14 +136,14 @@ class EngineProcess:
             pass
         self.ended = False
 
-    def next_tick(self) -> Tick:
+    def next_tick(self) -> Window:
         """Return its next tick.
 
         Raises:
             LoadFailed: The engine died, fell silent, or sent an invalid report.
         """
         tick = self._next(SILENCE_SECONDS)
-        if not isinstance(tick, Tick):
+        if not isinstance(tick, Window):
             raise self._garbled("ready twice")
         self.ended = tick.last
         return tick
@@ -162,7 +163,7 @@ class EngineProcess:
             self._process.wait()
         self._log.close()
 
-    def _next(self, seconds: float) -> Ready | Tick:
+    def _next(self, seconds: float) -> Ready | Window:
         deadline = time.monotonic() + seconds
         self._fill(LENGTH.size, deadline, seconds)
         (length,) = LENGTH.unpack_from(self._buffer)
@@ -246,7 +247,7 @@ class Engines:
         """Pids of the engine processes on this host."""
         return tuple(engine.pid for engine in self._engines)
 
-    def next_tick(self) -> Tick:
+    def next_tick(self) -> Window:
         """Wait for the next report of all engines together; not to be called after the last one.
 
         Raises:
@@ -256,7 +257,7 @@ class Engines:
             return self._engines[0].next_tick()
         engines = {f"engine {part}": engine for part, engine in enumerate(self._engines) if not engine.ended}
 
-        def read(names: Collection[str]) -> dict[str, Tick]:
+        def read(names: Collection[str]) -> dict[str, Window]:
             return {name: engines[name].next_tick() for name in names}
 
         ticks = aligned(read(engines), read)

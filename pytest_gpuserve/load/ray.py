@@ -43,8 +43,8 @@ from pytest_gpuserve.units import Deadline, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.load.wire import Order, Plan, Report
+    from pytest_gpuserve.measure.window import Window
 
 _CLIENT: Final = "ray://"
 _ADDRESS: Final = re.compile(
@@ -388,7 +388,7 @@ class Coordinator:
             under_way = {name for name, tick in ticks.items() if not tick.last}
             self._write(together(ticks))
 
-    def _ticks(self, names: Collection[str]) -> dict[str, Tick]:
+    def _ticks(self, names: Collection[str]) -> dict[str, Window]:
         """Next ticks of these workers, by our clock; durations in them are the same by all clocks."""
         told = self._ask("tick", dict.fromkeys(names, ()), _SILENCE_SECONDS)
         for name, tick in told.items():

@@ -16,7 +16,7 @@ from pytest_gpuserve.load.driver import LOCAL, EngineProcess
 from pytest_gpuserve.load.wire import Again, Begin, Plan
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.tick import Tick
+    from pytest_gpuserve.measure.window import Window
 
 
 class RayWorker:
@@ -59,7 +59,7 @@ class RayWorker:
         """Order the engine to begin at a time of this host's clock."""
         self._engine.tell(Begin(at_ns))
 
-    def tick(self) -> Tick:
+    def tick(self) -> Window:
         """Wait for the engine's next report."""
         return self._engine.next_tick()
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.errors import LoadFailed
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.tick import Tick
+    from pytest_gpuserve.measure.window import Window
 
 SATURATED_SHARE: Final = 0.9
 """Share of a core for each process above which the client measures itself."""
@@ -77,7 +77,7 @@ _ANY: Final = 1 - 1e-9
 
 
 def reasons(
-    totals: Tick,
+    totals: Window,
     *,
     schedule: Schedule,
     processes: int,
@@ -85,7 +85,7 @@ def reasons(
     allowed_errors: float = 0.0,
     late_share: float = LATE_SHARE,
     course: Sequence[int] = (),
-    workers: Mapping[str, Tick] | None = None,
+    workers: Mapping[str, Window] | None = None,
 ) -> tuple[Reason, ...]:
     """Return reasons why a measurement proves nothing; empty if it is valid.
 
@@ -114,10 +114,10 @@ def reasons(
 
 
 def disturbances(
-    totals: Tick,
+    totals: Window,
     *,
     schedule: Schedule,
-    usual: Tick,
+    usual: Window,
     processes: int = 1,
     cores: int | None = None,
     late_share: float = LATE_SHARE,
@@ -143,7 +143,7 @@ def disturbances(
     return tuple(reason for reason in found if reason.kind in DISTURBANCES)
 
 
-def request_errors(totals: Tick, allowed: float) -> Iterator[Reason]:
+def request_errors(totals: Window, allowed: float) -> Iterator[Reason]:
     """Return a reason if more than this share of the requests failed, with the first failure of each kind."""
     failed = totals.error_count
     if failed <= allowed * (totals.requests + failed):
@@ -161,7 +161,7 @@ def request_errors(totals: Tick, allowed: float) -> Iterator[Reason]:
     )
 
 
-def _saturated(totals: Tick, processes: int) -> Iterator[Reason]:
+def _saturated(totals: Window, processes: int) -> Iterator[Reason]:
     share = totals.cpu_seconds / (totals.seconds * processes)
     if share > SATURATED_SHARE:
         yield Reason(
@@ -172,7 +172,7 @@ def _saturated(totals: Tick, processes: int) -> Iterator[Reason]:
         )
 
 
-def _late(totals: Tick, schedule: Schedule, processes: int, usual: Tick, most: float) -> Iterator[Reason]:
+def _late(totals: Window, schedule: Schedule, processes: int, usual: Window, most: float) -> Iterator[Reason]:
     """Whether the client adds too much to the measurement: by late sends, or by pauses when answers come.
 
     Its beats come at regular times, so on average they see the same as answers at random times. The share of late beats
@@ -216,7 +216,7 @@ def _late(totals: Tick, schedule: Schedule, processes: int, usual: Tick, most: f
         yield Reason(ReasonKind.CLIENT_HELD_UP, text)
 
 
-def _late_tail(totals: Tick, late_share: float) -> Iterator[Reason]:
+def _late_tail(totals: Window, late_share: float) -> Iterator[Reason]:
     """Whether the slowest hundredth of an open loop's latencies may be slow because of late sends.
 
     Fewer late sends than a hundredth cannot move the p99. Too few requests do not have a p99.
@@ -232,7 +232,7 @@ def _late_tail(totals: Tick, late_share: float) -> Iterator[Reason]:
     )
 
 
-def _rate(totals: Tick) -> Iterator[Reason]:
+def _rate(totals: Window) -> Iterator[Reason]:
     missing = totals.due - totals.sent
     # A request that is due with the last tick's end may be sent just after it.
     if missing <= max(1, (1 - ACHIEVED_SHARE) * totals.due):
@@ -250,14 +250,14 @@ def _rate(totals: Tick) -> Iterator[Reason]:
     )
 
 
-def _in_flight(totals: Tick, schedule: Schedule) -> Iterator[Reason]:
+def _in_flight(totals: Window, schedule: Schedule) -> Iterator[Reason]:
     """Little's law: requests in flight are the rate times the mean time of each.
 
     J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9 (1961).
     """
     service = totals.service if is_open(schedule) else totals.latency
     throughput, mean, in_flight = totals.throughput, service.mean, totals.in_flight
-    if throughput is None or mean is None or in_flight is None:
+    if mean is None:
         return
     # Failed requests, and streams after their last token, were in flight too.
     expected = throughput * mean + totals.untimed_ns / totals.nanoseconds
@@ -281,7 +281,7 @@ def _in_flight(totals: Tick, schedule: Schedule) -> Iterator[Reason]:
     )
 
 
-def _growing(totals: Tick, schedule: Schedule, course: Sequence[int]) -> Iterator[Reason]:
+def _growing(totals: Window, schedule: Schedule, course: Sequence[int]) -> Iterator[Reason]:
     """Ever more requests in flight: such a measurement depends on its duration."""
     if not isinstance(schedule, (Constant, Poisson, Gamma)) or len(course) < LEAST_COURSE:
         return
@@ -298,7 +298,7 @@ def _growing(totals: Tick, schedule: Schedule, course: Sequence[int]) -> Iterato
         )
 
 
-def _without_connection(totals: Tick, schedule: Schedule) -> Iterator[Reason]:
+def _without_connection(totals: Window, schedule: Schedule) -> Iterator[Reason]:
     """Users who wait for a connection have no request in flight, and so no latency."""
     if isinstance(schedule, (Closed, Steps)) and totals.oldest_opening_ns > OPENING_SECONDS * 1e9:
         yield Reason(
@@ -313,7 +313,7 @@ def _engines(processes: int) -> str:
 
 
 def _of_workers(
-    workers: Mapping[str, Tick], schedule: Schedule, cores: int | None, late_share: float
+    workers: Mapping[str, Window], schedule: Schedule, cores: int | None, late_share: float
 ) -> Iterator[Reason]:
     """Reasons of single workers, which the whole may hide: saturated, late, behind, or never answered.
 

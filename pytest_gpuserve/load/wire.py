@@ -11,7 +11,7 @@ import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.schedule import Objectives, Schedule  # noqa: TC001 -- msgspec reads annotations at run time
-from pytest_gpuserve.load.tick import Tick
+from pytest_gpuserve.measure.window import Window
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -216,7 +216,7 @@ class Again(msgspec.Struct, frozen=True, tag=True):
     seed: int
 
 
-Report = Ready | Tick | Failed
+Report = Ready | Window | Failed
 
 Order = Begin | Again
 

@@ -76,12 +76,12 @@ def breakdown_of(total: Window) -> Breakdown:
             f"the latency cannot be broken down: the server does not count {', '.join(missing)} by request",
             remedies=["Triton and pytriton do"],
         )
-    if total.sending_seconds is None or total.receiving_seconds is None:
+    if total.sending_ns is None or total.receiving_ns is None:
         raise NotMeasured("the latency cannot be broken down: over this protocol the client does not time its sends")
     known = {
-        "client_send": total.sending_seconds / total.requests,
+        "client_send": total.sending_ns / 1e9 / total.requests,
         **{part: stages[name].mean for part, name in names.items()},
-        "client_receive": total.receiving_seconds / total.requests,
+        "client_receive": total.receiving_ns / 1e9 / total.requests,
     }
     counted = math.fsum(known.values())
     if counted > total.mean * (1 + EXCESS_SHARE):

@@ -113,7 +113,7 @@ def value_of_starts(metric: Metric, starts: Sequence[Start]) -> float:
 
 def total_of(windows: Sequence[Window]) -> Window:
     """Sum of windows. Raises `NotMeasured` if no request was answered in them."""
-    total = Window.total(windows)
+    total = Window.pooled(windows)
     if not total.requests:
         raise NotMeasured("no request was answered in the measured time")
     return total
@@ -121,7 +121,7 @@ def total_of(windows: Sequence[Window]) -> Window:
 
 def value_of(metric: Metric, windows: Sequence[Window]) -> float:
     """The metric over some windows, in its unit. Raises `NotMeasured`."""
-    total = Window.total(windows)
+    total = Window.pooled(windows)
     if metric.name in _VALUES:
         return _VALUES[metric.name](metric, total)
     if metric.quantile is None:

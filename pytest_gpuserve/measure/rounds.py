@@ -7,6 +7,8 @@ from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotati
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+import msgspec
+
 from pytest_gpuserve.measure.points import NotMeasured, cost, demand_requests, observations, value_of
 from pytest_gpuserve.measure.window import Session, Start, Window
 from pytest_gpuserve.verdict.evidence import RoundPoint
@@ -88,7 +90,9 @@ class Round:
 
 
 def _on_shared_gpu(window: Window) -> Window:
-    return window if window.gpus is None else replace(window, gpus=replace(window.gpus, memory_bytes=None))
+    if window.gpus is None:
+        return window
+    return msgspec.structs.replace(window, gpus=replace(window.gpus, memory_bytes=None))
 
 
 def of_arm(arm: Arm, reasons: Iterable[Reason]) -> list[Reason]:

@@ -1,21 +1,20 @@
-"""A window of measurement, and combinations of windows: a server start, a session of fresh starts."""
+"""Windows, one type for a tick, a measured window and a whole load; server starts, and sessions of them."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, added
 from pytest_gpuserve.measure.histogram import Histogram, merge
 from pytest_gpuserve.verdict.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-N = TypeVar("N", int, float)
+    from collections.abc import Iterable, Sequence
 
 SERVER: Final = "server"
 """Stage, counted by request: from its arrival at the server to its answer."""
@@ -139,58 +138,132 @@ class Streams:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Counts and times of a stretch of load: 0.5 s of a start alone, 0.4 s in a block, or the total of several.
+class AnswerCount(msgspec.Struct, frozen=True):
+    """A distinct good answer of a tick, and how often it came.
 
     Args:
-        seconds: Length by the client's monotonic clock.
-        requests: Well answered requests.
-        errors: Failed requests by kind (``status 503``, ``timeout``, ``reset`` ...).
-        latency: Latencies of the answered requests.
-        counters: The server's counts; None if it does not count.
-        client_cpu_seconds: CPU time of the load engine.
-        lag: Delays of sends. This and the next four fields are not kept in baselines.
-        service: Latencies of an open loop from the actual send; empty for a closed loop, whose latencies these are.
-        resent: Requests that were sent again because the server had closed a kept-open connection.
-        sending_seconds: Total time from the begin of a send until its last byte was handed to the kernel; small
-            requests count as zero. None if the protocol does not time it.
-        receiving_seconds: Total time from the first byte of an answer until its last; likewise.
-        gpus: Use of the GPU; None without one.
-        streams: Token streams; None if no answer was a stream.
-        good: Answers that met all objectives of the load; None if it has no objectives.
-        unjudged: Answers whose objectives could not be checked because they told no token count.
-        begin_ns: Begin by the load's clock, for other samples of that time; not kept in baselines.
-        end_ns: End by the load's clock.
+        index: Index of its payload.
+        body: The answer.
+        count: Number of occurrences.
+        number: The first request with this answer.
     """
 
-    seconds: float
-    requests: int
-    errors: Mapping[str, int]
-    latency: Histogram
-    counters: Counters | None = None
-    client_cpu_seconds: float = 0.0
-    lag: Histogram = _NO_TIMES
-    service: Histogram = _NO_TIMES
-    resent: int = 0
-    sending_seconds: float | None = None
-    receiving_seconds: float | None = None
-    gpus: GpuUse | None = None
+    index: int
+    body: bytes
+    count: int
+    number: int
+
+
+class Window(msgspec.Struct, tag=True, omit_defaults=True):
+    """Counts and times of a stretch of load: a tick of one engine, a measured window, or the total of several.
+
+    In ``a + b``, ``a`` is the earlier one. A sum does not keep answers and single workers, so that its size does not
+    grow with its length. Only the engine's ``TickCounters`` changes a tick, and only until it ends.
+
+    Args:
+        number: Number of a tick from 0; ticks of several engines with the same number belong together. A sum has that
+            of its last tick. Numbers are left out if an engine paused: its tick is also those whose ends are past then.
+        begin_ns: Begin by the monotonic clock; 0 in a baseline.
+        end_ns: End, which is the next tick's begin.
+        gaps_ns: Time between a sum's begin and end that its parts do not cover.
+        requests: Requests answered well.
+        latency: Their latencies: in a closed loop from the send, in an open loop from the intended send; for a stream
+            to its last chunk with content.
+        service: Their latencies from the actual send in an open loop; empty for a closed loop, where they are the same.
+        lag: Delays of sends, counted at the send; a wait for ``max_in_flight`` is not included.
+        streams: Answers that are streams, and their chunks; None without any. An answer that began before this time and
+            ends in it contributes only the correction to its tokens, so these may be below 0.
+        good: Answers that met all of the load's objectives; None if it has none.
+        unjudged: Answers whose objectives could not be checked because they told no token count.
+        due: Requests that became due; in a closed loop those that were sent.
+        sent: Requests that were sent.
+        resent: Requests that were sent again on a new connection, because the server had closed the kept-open one. They
+            count as sent once, and their clocks run from the first send.
+        held: Requests that had to wait for ``max_in_flight`` before they were sent.
+        errors: Failed requests by kind (``status 503``, ``timeout``, ``reset`` ...).
+        error_samples: Text of the first error of each kind.
+        answers: Distinct good answers of a tick, up to a bound.
+        unchecked: Good answers beyond that bound, which are not among ``answers``.
+        under_way: Requests in flight at its end.
+        in_flight_ns: Sum over all requests of their time in flight within it. Divided by its length it is the average
+            number in flight.
+        untimed_ns: Part of that sum without a latency: requests that failed, and for streams the time from the last
+            chunk with content to the end.
+        opening: Slots that were being opened at its end.
+        oldest_opening_ns: Time since the oldest of these began to open.
+        cpu_ns: CPU time of the load engines.
+        oldest_ns: Longest wait of a request in flight at its end.
+        sending_ns: Sum over the requests whose last byte the kernel took, from the begin of their send until then; 0
+            for a small request that it took at once (see ``engine.http1``). None if the protocol does not time it.
+        receiving_ns: Sum over the answers that were completed, from their first bytes until their last; 0 for an answer
+            in one piece. None likewise.
+        late_beats: Readings of the clock, one each ``BEAT_NS``, that came later than the engine's timers and its own
+            work explain. Their share is the share of the time when the engine was paused.
+        late_beats_ns: Sum of their delays; an answer at a random time waits as long as the average delay.
+        last: Whether the load has ended with it.
+        workers: Tick of each worker, in the order of their parts and without answers; read by ``shares``. It is packed,
+            because a load keeps its ticks, and unpacked they take ten times the memory.
+        counters: The server's counts; None if it does not count.
+        gpus: Use of the GPU; None without one.
+    """
+
+    number: int = 0
+    begin_ns: int = 0
+    end_ns: int = 0
+    gaps_ns: int = 0
+    requests: int = 0
+    latency: Histogram = Histogram()
+    service: Histogram = Histogram()
+    lag: Histogram = Histogram()
     streams: Streams | None = None
     good: int | None = None
     unjudged: int = 0
-    begin_ns: int = field(default=0, compare=False)
-    end_ns: int = field(default=0, compare=False)
+    due: int = 0
+    sent: int = 0
+    resent: int = 0
+    held: int = 0
+    errors: dict[str, int] = {}
+    error_samples: dict[str, str] = {}
+    answers: list[AnswerCount] = []
+    unchecked: int = 0
+    under_way: int = 0
+    in_flight_ns: int = 0
+    untimed_ns: int = 0
+    opening: int = 0
+    oldest_opening_ns: int = 0
+    cpu_ns: int = 0
+    oldest_ns: int = 0
+    sending_ns: int | None = None
+    receiving_ns: int | None = None
+    late_beats: int = 0
+    late_beats_ns: int = 0
+    last: bool = False
+    workers: bytes = b""
+    counters: Counters | None = None
+    gpus: GpuUse | None = None
+
+    def __add__(self, later: Window) -> Window:
+        return total([self, later])
 
     @property
-    def throughput(self) -> float:
-        """Requests answered a second; 0 for no time."""
-        return self.requests / self.seconds if self.seconds else 0.0
+    def nanoseconds(self) -> int:
+        """Length by the client's clock: time that its parts cover, overlaps once."""
+        return self.end_ns - self.begin_ns - self.gaps_ns
+
+    @property
+    def seconds(self) -> float:
+        """Length in seconds."""
+        return self.nanoseconds / 1e9
 
     @property
     def error_count(self) -> int:
         """Failed requests of all kinds."""
         return sum(self.errors.values())
+
+    @property
+    def throughput(self) -> float:
+        """Requests answered well a second; 0 for no time."""
+        return self.requests / self.seconds if self.nanoseconds else 0.0
 
     @property
     def mean(self) -> float:
@@ -202,53 +275,86 @@ class Window:
         """Largest latency in seconds, exact; 0 without answers."""
         return self.latency.max_seconds
 
-    @property
-    def in_flight(self) -> float:
-        """Mean number of requests in flight, by Little's law: throughput times mean latency.
-
-        For a closed loop without pauses it is the number of users, up to the requests in flight at the ends.
-        """
-        return self.throughput * self.mean
-
     def quantile(self, q: float) -> float:
         """Nearest-rank quantile of the latency in seconds. Raises ValueError without answers, or if not 0 < q <= 1."""
         return self.latency.quantile(q)
 
+    @property
+    def in_flight(self) -> float:
+        """Average requests in flight; 0 for no time."""
+        return self.in_flight_ns / self.nanoseconds if self.nanoseconds else 0.0
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of the load engines."""
+        return self.cpu_ns / 1e9
+
     @classmethod
-    def total(cls, windows: Sequence[Window]) -> Window:
-        """Sum of several windows; a value that one of them lacks is unknown."""
+    def pooled(cls, windows: Sequence[Window]) -> Window:
+        """Sum of windows of any starts: unlike in ``total``, all their lengths count, even if their times overlap."""
         if len(windows) == 1:
             return windows[0]
-        errors = Counter[str]()
-        for window in windows:
-            errors.update(window.errors)
-        counters = [window.counters for window in windows if window.counters is not None]
-        return cls(
-            seconds=math.fsum(window.seconds for window in windows),
-            requests=sum(window.requests for window in windows),
-            errors=errors,
-            latency=merge(window.latency for window in windows),
-            counters=added(counters) if len(counters) == len(windows) else None,
-            client_cpu_seconds=math.fsum(window.client_cpu_seconds for window in windows),
-            lag=merge(window.lag for window in windows),
-            service=merge(window.service for window in windows),
-            resent=sum(window.resent for window in windows),
-            sending_seconds=_total((window.sending_seconds for window in windows), math.fsum),
-            receiving_seconds=_total((window.receiving_seconds for window in windows), math.fsum),
-            gpus=GpuUse.pooled(windows),
-            streams=Streams.pooled(window.streams for window in windows),
-            good=_total((window.good for window in windows), sum),
-            unjudged=sum(window.unjudged for window in windows),
-            begin_ns=windows[0].begin_ns if windows else 0,
-            end_ns=windows[-1].end_ns if windows else 0,
-        )
+        whole = total(windows)
+        whole.gaps_ns = whole.end_ns - whole.begin_ns - sum(window.nanoseconds for window in windows)
+        return whole
 
 
-def _total(values: Iterable[N | None], add: Callable[[Iterable[N]], N]) -> N | None:
-    """The sum; None if a value is unknown, or there is none."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return add(known) if known and len(known) == len(found) else None
+HISTOGRAMS: Final = tuple(name for name, kind in Window.__annotations__.items() if kind == "Histogram")
+
+AT_THE_END: Final = ("under_way", "opening", "oldest_opening_ns", "oldest_ns")
+"""Fields on the end of a tick: over engines they add up, over ticks the last one counts."""
+
+_SUMS: Final = tuple(
+    name
+    for name, kind in Window.__annotations__.items()
+    if kind in {"int", "int | None"} and name not in {"number", "begin_ns", "end_ns", "gaps_ns", *AT_THE_END}
+)
+
+_NOTHING: Final = Window()
+
+
+def total(windows: Iterable[Window]) -> Window:
+    """Add up ticks, or sums of them, oldest first.
+
+    Engines do not end a tick at the same instant: the longest one's end lies in the next one's time, or beyond. So time
+    that two of them cover counts once.
+    """
+    parts = [window for window in windows if window != _NOTHING]
+    if not parts:
+        return Window()
+    gaps_ns, end_ns = 0, parts[0].begin_ns
+    for part in parts:
+        gaps_ns += part.gaps_ns + max(0, part.begin_ns - end_ns)
+        end_ns = max(end_ns, part.end_ns)
+    return Window(
+        begin_ns=parts[0].begin_ns,
+        end_ns=end_ns,
+        gaps_ns=gaps_ns,
+        **{name: getattr(parts[-1], name) for name in ("number", "last", *AT_THE_END)},
+        **sums(parts),
+    )
+
+
+def sums(parts: Sequence[Window]) -> dict[str, Any]:
+    """Add up all fields that add up both over engines and over time; a value that one of them lacks is unknown."""
+    errors: dict[str, int] = {}
+    samples: dict[str, str] = {}
+    for part in parts:
+        for kind, count in part.errors.items():
+            errors[kind] = errors.get(kind, 0) + count
+        # The first sample of each kind is kept.
+        samples = {**part.error_samples, **samples}
+    counted = {name: [getattr(part, name) for part in parts] for name in _SUMS}
+    counters = [part.counters for part in parts if part.counters is not None]
+    return {
+        **{name: None if None in counts else sum(counts) for name, counts in counted.items()},
+        **{name: merge(getattr(part, name) for part in parts) for name in HISTOGRAMS},
+        "streams": Streams.pooled(part.streams for part in parts),
+        "errors": errors,
+        "error_samples": samples,
+        "counters": added(counters) if len(counters) == len(parts) else None,
+        "gpus": GpuUse.pooled(parts),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +389,7 @@ class Start:
     @property
     def total(self) -> Window:
         """Sum of the windows."""
-        return Window.total(self.windows)
+        return Window.pooled(self.windows)
 
 
 @dataclass(frozen=True, slots=True)

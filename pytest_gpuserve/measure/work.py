@@ -178,6 +178,6 @@ def _prompts(windows: Iterable[Window]) -> list[tuple[int, int]]:
 
 def preemptions_of_thousand(windows: Sequence[Window]) -> float | None:
     """Return the number of preemptions in 1000 requests; None if the server does not count them."""
-    total = Window.total(windows)
+    total = Window.pooled(windows)
     preemptions = None if total.counters is None else total.counters.tallies.get(PREEMPTIONS)
     return 1000 * preemptions / total.requests if preemptions is not None and total.requests else None

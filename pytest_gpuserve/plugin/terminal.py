@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuserve.compare.comparison import Look
-    from pytest_gpuserve.load.tick import Tick
+    from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.plugin.outputs import Written
     from pytest_gpuserve.report.results import SessionResult
 
@@ -134,7 +134,7 @@ class ProgressLines:
         """Set the next look of the measurement, with its reason."""
         self._look, self._look_seconds = look, time.monotonic()
 
-    def show(self, totals: Tick) -> None:
+    def show(self, totals: Window) -> None:
         """Take all ticks of a load so far."""
         now = time.monotonic()
         if self._is_quiet or now - self._told_seconds < EVERY_SECONDS:
@@ -146,7 +146,7 @@ class ProgressLines:
         say(self._config, f"gpuserve: {progress_line(self._test, self._look, totals, left)}")
 
 
-def progress_line(test: str, look: Look | None, so_far: Tick, left_seconds: float | None) -> str:
+def progress_line(test: str, look: Look | None, so_far: Window, left_seconds: float | None) -> str:
     """Format the progress: ``test_a  round 2 of 8  throughput -3.1 %  2147/s  p99 12.3 ms  budget: 4 min 2 s left``.
 
     Args:

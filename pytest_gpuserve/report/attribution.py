@@ -110,7 +110,7 @@ def profile_of(windows: Sequence[Window]) -> dict[str, float]:
     Raises:
         ValueError: No request was answered in the windows.
     """
-    total = Window.total(windows)
+    total = Window.pooled(windows)
     mean, counters, streams = total.latency.mean, total.counters or Counters(0, 0), total.streams or Streams()
     if mean is None:
         raise ValueError("the latency of windows without answered requests cannot be explained")
@@ -134,7 +134,7 @@ def profile_of(windows: Sequence[Window]) -> dict[str, float]:
         MEAN: mean,
         P99: total.quantile(0.99),
         CLIENT: total.lag.quantile(0.99) if total.lag.total else None,
-        "client": total.client_cpu_seconds / total.seconds,
+        "client": total.cpu_seconds / total.seconds,
         "network and client": None if outside is None else max(0.0, outside),
         "queue and prefill (TTFT)": ttft,
         DECODE: None if ttft is None else max(0.0, mean - ttft),

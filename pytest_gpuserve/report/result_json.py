@@ -108,7 +108,7 @@ def plain_verdict(judgement: Judgement, label: str) -> Plain:
 def _run(run: RunResult) -> Plain:
     starts = [start for session in run.sessions for start in session.starts]
     windows = [window for start in starts for window in start.windows]
-    total = Window.total(windows)
+    total = Window.pooled(windows)
     counters = total.counters
     return {
         "label": run.label,
@@ -138,7 +138,7 @@ def _run(run: RunResult) -> Plain:
         "answers_checked": sum(start.answers_checked for start in starts),
         "foreign_cores": [start.foreign_cores for start in starts],
         "cpu_share": [start.cpu_share for start in starts],
-        "client_cpu_seconds": total.client_cpu_seconds,
+        "client_cpu_seconds": total.cpu_seconds,
         "problems": [str(problem) for session in run.sessions for problem in session.problems],
         "load": dict(run.load),
         "server": dict(run.server),
@@ -178,7 +178,7 @@ def _counters(counted: Counters | None) -> Plain | None:
 
 def _base(name: str, options: Sequence[str], sessions: Sequence[Session]) -> Plain:
     """The base of a run, in the same units."""
-    total = Window.total([window for session in sessions for window in session.windows])
+    total = Window.pooled([window for session in sessions for window in session.windows])
     return {
         "name": name,
         "options": list(options),

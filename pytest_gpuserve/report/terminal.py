@@ -217,12 +217,12 @@ def settings_lines(result: SessionResult) -> list[str]:
 def client_lines(result: SessionResult) -> list[str]:
     """One line on the load engine in all loads; empty without a load."""
     sessions = [session for test in result.tests for run in test.runs for session in run.sessions]
-    totals = [Window.total(session.windows) for session in sessions]
+    totals = [Window.pooled(session.windows) for session in sessions]
     lags = [total.lag.quantile(0.99) for total in totals if total.lag.total]
-    whole = Window.total(totals)
+    whole = Window.pooled(totals)
     if not lags or not whole.seconds:
         return []
-    share, resent = format_fraction(whole.client_cpu_seconds / whole.seconds), whole.resent
+    share, resent = format_fraction(whole.cpu_seconds / whole.seconds), whole.resent
     again = f", {resent} requests sent again: the server closed connections that it had kept open" if resent else ""
     return [f"load engine: send lag p99 {format_seconds(max(lags))} at most, {share} of a core on average{again}"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SCHEMA = 5
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
+Positive = Annotated[float, msgspec.Meta(ge=1e-9, lt=1e12)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 Value = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
 """Value of a metric in its unit; the memory of eight GPUs in bytes may exceed ``Positive``."""
@@ -79,7 +79,7 @@ def start_record(start: Start) -> StartRecord:
         requests=total.requests,
         latency=total.latency.thinned().to_text(),
         cold_start_seconds=None if start.cold_start_seconds is None else rounded(start.cold_start_seconds),
-        client_cpu_seconds=rounded(total.client_cpu_seconds),
+        client_cpu_seconds=rounded(total.cpu_seconds),
         items=counters.items if counters.counts_batches else None,
         batches=counters.batches if counters.counts_batches else None,
         stages={name: (rounded(time.seconds), time.count) for name, time in counters.stages.items()},
@@ -124,12 +124,11 @@ def start_of(record: StartRecord, settings: Mapping[str, ServerSetting], path: s
         tallies=record.tallies,
     )
     window = Window(
-        seconds=record.seconds,
+        end_ns=round(record.seconds * 1e9),
         requests=record.requests,
-        errors={},
         latency=latency,
         counters=counters if counters.counts_batches or counters.stages or counters.tallies else None,
-        client_cpu_seconds=record.client_cpu_seconds,
+        cpu_ns=round(record.client_cpu_seconds * 1e9),
         gpus=gpus,
         streams=None if streams == Streams() else streams,
         good=record.good,

@@ -9,6 +9,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from typing_extensions import Self
 
@@ -176,7 +177,7 @@ class World:
         costs = [session + random.gauss(0.0, self.start_noise) for _ in range(2)]
         starts = tuple(
             Start(
-                tuple(replace(window_at(cost + random.gauss(0.0, 0.003)), gpus=gpus) for _ in range(4)),
+                tuple(msgspec.structs.replace(window_at(cost + random.gauss(0.0, 0.003)), gpus=gpus) for _ in range(4)),
                 1.5,
                 foreign_cores=self.foreign_cores,
                 answers=1,

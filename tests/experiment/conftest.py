@@ -20,11 +20,10 @@ from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
 from pytest_gpuserve.load.driver import EngineSource
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import BEAT_NS, Plan
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.rounds import ARMS, Arm, Round
-from pytest_gpuserve.measure.window import COMPILING
+from pytest_gpuserve.measure.window import COMPILING, Window
 from pytest_gpuserve.process.ready import Ask
 from pytest_gpuserve.servers.base import ServerKind
 from pytest_gpuserve.servers.instance import Instance
@@ -226,7 +225,7 @@ class _Started:
         """Whether a turn's window begins now; of a server that runs alone it has only one."""
         return self.measured % LEAST_TICKS == 0 and (self.measured == 0 or len(self.stage.running) > 1)
 
-    def changed(self, tick: Tick) -> Tick:
+    def changed(self, tick: Window) -> Window:
         if not self.loading:
             return self._at(tick, -1)
         number, place = divmod(self.measured, LEAST_TICKS)
@@ -238,7 +237,7 @@ class _Started:
             late = self.stage.late(self.start, number) if not place else 0
         return msgspec.structs.replace(self._at(tick, number), late_beats=late, late_beats_ns=late * BEAT_NS)
 
-    def _at(self, tick: Tick, number: int) -> Tick:
+    def _at(self, tick: Window, number: int) -> Window:
         return busy_tick(tick.number, tick.begin_ns, self.stage.rate(self.arm, number), last=tick.last)
 
 

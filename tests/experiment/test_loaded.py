@@ -22,7 +22,7 @@ from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Objectives, Steps
-from pytest_gpuserve.load.tick import Tick, together
+from pytest_gpuserve.load.tick import together
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Session, Start, Streams, Window
@@ -60,7 +60,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> _Server:
     return _Server()
 
 
-def engines(*ticks: Tick) -> Engines:
+def engines(*ticks: Window) -> Engines:
     """Load engines that report these ticks."""
     return cast("Engines", SimpleNamespace(next_tick=partial(next, iter(ticks))))
 
@@ -74,9 +74,9 @@ def under_load(server: _Server, shape: LoadShape = USERS) -> LoadedServer:
     return LoadedServer(cast("Instance", server), Target(cast("ServerHandle", None), (request,)), shape)
 
 
-def judge(loaded: LoadedServer, ticks: Sequence[Tick], windows: Sequence[Window] = ()) -> None:
+def judge(loaded: LoadedServer, ticks: Sequence[Window], windows: Sequence[Window] = ()) -> None:
     """Judge ticks, and windows that were made of them."""
-    empty = Window(1.0, 0, {}, Histogram())
+    empty = Window(end_ns=SECOND_NS)
     loaded.measured[:] = [
         Measured(window, ticks if not number else []) for number, window in enumerate(windows or [empty])
     ]
@@ -87,13 +87,13 @@ def test_a_window_knows_what_came_of_streams(server: _Server) -> None:
     """Tokens as the answers that ended correct the chunks; good answers only of a load with objectives."""
     times = Histogram({bucket_of(10**6): 2}, 2 * 10**6, 10**6)
     streams = Streams(times, times, times, tokens=7, with_usage=2)
-    tick = Tick(0, 0, SECOND_NS, requests=2, latency=times, streams=streams, good=1, unjudged=1)
+    tick = Window(0, 0, SECOND_NS, requests=2, latency=times, streams=streams, good=1, unjudged=1)
     asked = LoadShape(Closed(4), goodput=Objectives(ttft=1.0))
     found = under_load(server, asked).window([tick], None)
     assert found is not None
     assert found.streams == streams
     assert (found.good, found.unjudged) == (1, 1)
-    plain = under_load(server).window([Tick(0, 0, SECOND_NS, requests=2, latency=times)], None)
+    plain = under_load(server).window([Window(0, 0, SECOND_NS, requests=2, latency=times)], None)
     assert plain is not None
     assert (plain.streams, plain.good) == (None, None)
 
@@ -105,7 +105,7 @@ def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Serve
     late = Histogram({bucket_of(SECOND_NS): 50}, 50 * SECOND_NS, SECOND_NS)
     told = []
     for number, lag in enumerate([late, good]):
-        each = Tick(number, number * SECOND_NS, (number + 1) * SECOND_NS, requests=50, sent=50, due=50, cpu_ns=9)
+        each = Window(number, number * SECOND_NS, (number + 1) * SECOND_NS, requests=50, sent=50, due=50, cpu_ns=9)
         each = msgspec.structs.replace(each, latency=good, service=good, lag=good)
         told.append(together({"a": each, "b": msgspec.structs.replace(each, lag=lag)}))
     ticks = loaded.ticks(engines(*told), 2)
@@ -123,7 +123,7 @@ def test_where_errors_are_allowed_they_hold_nobody_up(server: _Server) -> None:
     """A wait at each would part counters from windows; in the end the last may have been a dying server's first."""
     server.dying = True
     loaded = under_load(server, LoadShape(Closed(4), allowed_errors=0.5))
-    failing = Tick(0, 0, SECOND_NS, requests=9, errors={"timeout": 1})
+    failing = Window(0, 0, SECOND_NS, requests=9, errors={"timeout": 1})
     loaded.ticks(engines(*[failing] * 5), 5)
     assert (server.looked_seconds, loaded.problems) == ([0.0] * 5, [])
     judge(loaded, [failing])
@@ -132,17 +132,18 @@ def test_where_errors_are_allowed_they_hold_nobody_up(server: _Server) -> None:
 
 
 def test_what_repeats_a_request_is_shown_without_its_secret(server: _Server) -> None:
-    """The body of an error, and the log of an engine, are in the problem; the token of the request is not."""
+    """The body of an error, and an engine's log, are in the problem without the request's token; no window has them."""
     loaded, uncounted = under_load(server), under_load(server)
     with mock.patch.object(server, "counters", side_effect=ServerFailed(f"counters: status 403: no {TOKEN}")):
         uncounted.read_counters()
     assert said(uncounted.problems) == ("counters: status 403: no <Authorization>",)
-    failing = Tick(0, 0, SECOND_NS, errors={"status 500": 1}, error_samples={"status 500": f"b'who is {TOKEN}?\n'"})
+    failing = Window(0, 0, SECOND_NS, errors={"status 500": 1}, error_samples={"status 500": f"b'who is {TOKEN}?\n'"})
     loaded.ticks(engines(failing), 1)
     loaded.lose(LoadFailed("the load engine died", log_tail=f"noise\nValueError: b'Bearer {TOKEN}'\n"))
     answer, loss = said(loaded.problems)
     assert "status 500: 1 (first: b'who is <Authorization>?" in answer
     assert "\n" not in answer
+    assert TOKEN not in repr(loaded.window([failing], None))
     assert loss == "lost in mid-load: the load engine died: ValueError: b'Bearer <Authorization>'"
 
 
@@ -160,7 +161,7 @@ def test_a_reset_is_a_problem_and_no_ratio(server: _Server) -> None:
 def test_a_cache_that_learns_prompts_under_load_is_told(server: _Server, shape: LoadShape, *, is_told: bool) -> None:
     """But of a load that is measured as a whole, which always comes as far."""
     loaded = under_load(server, shape)
-    judge(loaded, [Tick(0, 0, SECOND_NS, requests=80)], cached(*[0.0] * 4, *[0.9] * 4))
+    judge(loaded, [Window(0, 0, SECOND_NS, requests=80)], cached(*[0.0] * 4, *[0.9] * 4))
     assert (ReasonKind.UNLIKE_WORK in kinds(loaded.problems)) is is_told
 
 
@@ -184,16 +185,16 @@ def test_only_transfers_of_plain_http_are_timed(server: _Server, protocol: Liter
     """The server paces a stream, and the windows of HTTP/2: their times are unknown, not the client's."""
     loaded = under_load(server)
     loaded.target = replace(loaded.target, protocol=protocol)
-    window = loaded.window([msgspec.structs.replace(load_tick(0), sending_ns=SECOND_NS)], None)
+    window = loaded.window([msgspec.structs.replace(load_tick(0), sending_ns=SECOND_NS, receiving_ns=0)], None)
     assert window is not None
-    assert (window.sending_seconds, window.receiving_seconds) == ((1, 0) if protocol == "http" else (None, None))
+    assert (window.sending_ns, window.receiving_ns) == ((SECOND_NS, 0) if protocol == "http" else (None, None))
 
 
-def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Tick:
+def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Window:
     """A tenth of a second of four users with answers after 20 ms; late beats are late by 100 ms each."""
     tick_ns = SECOND_NS // 10
     latency = Histogram({bucket_of(20_000_000): 20}, 20 * 20_000_000, 20_000_000)
-    return Tick(
+    return Window(
         number,
         number * tick_ns,
         (number + 1) * tick_ns,
@@ -207,7 +208,7 @@ def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Ti
     )
 
 
-def disturbed(server: _Server, *ticks: Tick, shape: LoadShape = USERS) -> list[list[ReasonKind]]:
+def disturbed(server: _Server, *ticks: Window, shape: LoadShape = USERS) -> list[list[ReasonKind]]:
     """Disturbances of windows of five ticks each."""
     loaded = under_load(server, shape)
     taken = loaded.ticks(engines(*ticks), len(ticks))
@@ -227,7 +228,7 @@ def test_a_client_saturated_in_one_step_disturbs_the_load(server: _Server, share
     """A load that is measured as a whole cannot repeat a window, and its mean hides a step."""
     loaded = under_load(server, LoadShape(Steps(((4, 1.0), (4, 9.0)))))
     for number, part in enumerate((share, 0.1)):
-        window = replace(cached(0.0)[0], client_cpu_seconds=0.5 * part)
+        window = msgspec.structs.replace(cached(0.0)[0], cpu_ns=round(SECOND_NS * part / 2))
         loaded.measured.append(Measured(window, [load_tick(10 * number + tick, cpu_share=part) for tick in range(10)]))
     loaded.ticks(engines(load_tick(0)), 1)
     loaded.judge()

@@ -12,10 +12,9 @@ from pytest_gpuserve.experiment.loaded import overload
 from pytest_gpuserve.experiment.pairing import MOST_AGAIN, MOST_REJECTED, BaseFailed
 from pytest_gpuserve.experiment.shape import LEAST_TICKS, MOST_TICKS, SECONDS, SETTLE_TICKS, LoadShape, Pace, pace_of
 from pytest_gpuserve.load.schedule import Closed, Poisson, Schedule, Steps
-from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Round
-from pytest_gpuserve.measure.window import Window
+from pytest_gpuserve.measure.window import Window, total
 from pytest_gpuserve.verdict.evidence import BLOCKS
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.experiment.conftest import LOST, USERS, Stage, either_arm, either_way, told
@@ -33,11 +32,11 @@ LATE_TEXT = "client held up"
 # -- pace and overload
 
 
-def ticks(count: int, requests: int, latency_seconds: float) -> list[Tick]:
+def ticks(count: int, requests: int, latency_seconds: float) -> list[Window]:
     """Ticks of so many requests each."""
     taken_ns = round(latency_seconds * 1e9)
     latency = Histogram({1: requests}, taken_ns * requests, taken_ns) if requests else Histogram()
-    return [Tick(n, n * TICK_NS, (n + 1) * TICK_NS, requests=requests, latency=latency) for n in range(count)]
+    return [Window(n, n * TICK_NS, (n + 1) * TICK_NS, requests=requests, latency=latency) for n in range(count)]
 
 
 FAST = ticks(10, 100, 0.001)
@@ -61,7 +60,7 @@ FAST = ticks(10, 100, 0.001)
     ],
 )
 def test_turns_are_as_long_as_the_warm_up_asks_for(
-    warmup: list[Tick], seconds: float | None, wanted: int, expected: Pace
+    warmup: list[Window], seconds: float | None, wanted: int, expected: Pace
 ) -> None:
     """The length follows from rate, mean latency and the user's time, within bounds."""
     shape = LoadShape(Closed(4), seconds=seconds, requests_wanted=(wanted,))
@@ -91,7 +90,7 @@ def test_an_open_loop_whose_requests_are_not_answered_is_overloaded(
     schedule: Schedule, requests: int, due: int, *, expected: bool
 ) -> None:
     """By more than chance makes of so many; other loads wait for their answers anyway."""
-    seen = total([Tick(0, 0, 5 * TICK_NS, requests=requests, due=due)])
+    seen = total([Window(0, 0, 5 * TICK_NS, requests=requests, due=due)])
     assert bool(overload(seen, schedule)) == expected
 
 
@@ -105,7 +104,7 @@ def windows(measured: Round) -> set[int]:
 
 def lags(measured: Round) -> list[int]:
     """Number of sends in the judged windows of each server."""
-    return [Window.total(measured.windows(arm)).lag.total for arm in ARMS]
+    return [Window.pooled(measured.windows(arm)).lag.total for arm in ARMS]
 
 
 def rejected(measured: Round) -> list[str]:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.load.wire import Plan, Tls
+    from pytest_gpuserve.measure.window import Window
 
 
 SAFETY_SECONDS: Final = 60.0
@@ -294,7 +294,7 @@ class Totals:
     """The ticks of an engine, added up as far as they were taken."""
 
     engine: Engines
-    ticks: list[Tick] = field(default_factory=list)
+    ticks: list[Window] = field(default_factory=list)
     requests: int = 0
     sent: int = 0
     resent: int = 0
@@ -304,7 +304,7 @@ class Totals:
     answers: Counter[bytes] = field(default_factory=Counter)
     unchecked: int = 0
 
-    def take(self) -> Tick:
+    def take(self) -> Window:
         """Take one tick."""
         tick = self.engine.next_tick()
         self.ticks.append(tick)
@@ -319,7 +319,7 @@ class Totals:
         self.unchecked += tick.unchecked
         return tick
 
-    def take_until(self, fact: Callable[[Totals, Tick], bool], what: str) -> Totals:
+    def take_until(self, fact: Callable[[Totals, Window], bool], what: str) -> Totals:
         """Take ticks until the fact is true of them and the last one, or fail naming it."""
         end = time.monotonic() + SAFETY_SECONDS
         while not fact(self, tick := self.take()):

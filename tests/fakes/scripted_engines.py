@@ -18,9 +18,9 @@ from pytest_gpuserve.device.host import CpuReading
 from pytest_gpuserve.device.sampler import SAMPLE_NS, SILENCE_SECONDS, SamplerProcess
 from pytest_gpuserve.experiment.telemetry import TelemetrySource
 from pytest_gpuserve.load.schedule import Steps
-from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import Plan
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
+from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.servers.instance import Instance
 
 TICK_REQUESTS: Final = 100
@@ -76,7 +76,7 @@ class ScriptedEngines:
         asked: Callable[[str], None] = lambda _: None,
         *,
         pids: tuple[int, ...] = (),
-        changed: Callable[[Tick], Tick] = lambda tick: tick,
+        changed: Callable[[Window], Window] = lambda tick: tick,
         seeds: list[int] | None = None,
     ) -> None:
         steps = plan.schedule.steps if isinstance(plan.schedule, Steps) else ()
@@ -105,7 +105,7 @@ class ScriptedEngines:
         self._seeds.append(seed)
         self._asked("halt")
 
-    def next_tick(self) -> Tick:
+    def next_tick(self) -> Window:
         """See ``Engines``."""
         self._asked("tick")
         begin_ns = self._passing()
@@ -115,7 +115,7 @@ class ScriptedEngines:
 
 def busy_tick(
     number: int, begin_ns: int, requests: int = TICK_REQUESTS, *, users: int = USERS, last: bool = False
-) -> Tick:
+) -> Window:
     """A tick in which so many users had so many answers, each as soon as that takes."""
     latency_ns = users * TICK_NS // max(requests, 1)
     return tick_of(
@@ -145,9 +145,9 @@ def alike(count: int, nanoseconds: int) -> Histogram:
     return Histogram({bucket_of(nanoseconds): count}, count * nanoseconds, nanoseconds) if count else Histogram()
 
 
-def tick_of(number: int, requests: int, latency_ns: int, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick
+def tick_of(number: int, requests: int, latency_ns: int, **more: Any) -> Window:  # noqa: ANN401 -- of the tick
     """A tick in which so many requests were answered, each so long after it was sent, and nothing else is told."""
-    sound = Tick(
+    sound = Window(
         number,
         number * TICK_NS,
         (number + 1) * TICK_NS,
@@ -161,7 +161,7 @@ def tick_of(number: int, requests: int, latency_ns: int, **more: Any) -> Tick:  
     return msgspec.structs.replace(sound, **more)
 
 
-def reporting(monkeypatch: pytest.MonkeyPatch, reports: Sequence[Tick | BaseException]) -> mock.MagicMock:
+def reporting(monkeypatch: pytest.MonkeyPatch, reports: Sequence[Window | BaseException]) -> mock.MagicMock:
     """Let the engines of each load report these ticks, and raise what is among them; returns them."""
     from pytest_gpuserve.load import __main__ as command
 

@@ -35,9 +35,9 @@ from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.telemetry import TelemetrySource
 from pytest_gpuserve.load.driver import EngineSource
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.tick import AnswerCount, Tick
 from pytest_gpuserve.load.wire import Plan
 from pytest_gpuserve.measure.counters import Counters
+from pytest_gpuserve.measure.window import AnswerCount, Window
 from pytest_gpuserve.plugin.fixtures import SESSION_NAME
 from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.mosec import Mosec
@@ -106,7 +106,7 @@ class ScriptedServer:
         """Items and batches so far."""
         return Counters(items=self.items, batches=round(self.batches))
 
-    def tick(self, tick: Tick, plan: Plan) -> Tick:
+    def tick(self, tick: Window, plan: Plan) -> Window:
         """Make up a tenth of a second."""
         self.ticks += 1
         if (self.number, self.ticks) == (self.script.interrupted_start, INTERRUPTED_TICK):
@@ -180,7 +180,7 @@ class ScriptedServers:
         assert plan.endpoint.port is not None
         server = self._running[plan.endpoint.port]
 
-        def changed(tick: Tick) -> Tick:
+        def changed(tick: Window) -> Window:
             made = server.tick(tick, plan)
             self._joules += server.joules * made.requests
             return made

@@ -15,8 +15,8 @@ from pytest_gpuserve.load.engine.reactor import Reactor
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.engine.transport import IDLE, Slot, Stream
 from pytest_gpuserve.load.schedule import is_open
-from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import Plan
+from pytest_gpuserve.measure.window import Window
 
 MS = 1_000_000
 HOUR_NS = 3_600_000 * MS
@@ -95,7 +95,7 @@ class Simulation:
     def __post_init__(self) -> None:
         self.now_ns = 0
         self.sent: list[Sent] = []
-        self.ticks: list[Tick] = []
+        self.ticks: list[Window] = []
         self.opened: list[int] = []
         self.slots: set[SimulatedSlot] = set()
         self.most_opening = 0
@@ -138,7 +138,7 @@ class Simulation:
             self.ended_ns = self.now_ns
             self.close_tick(last=True)
 
-    def close_tick(self, *, last: bool = False) -> Tick:
+    def close_tick(self, *, last: bool = False) -> Window:
         """End a tick now."""
         under_way = self.loop.under_way()
         tick = self.counters.close(self.now_ns, 0, under_way, open_loop=is_open(self.plan.schedule), last=last)

@@ -22,9 +22,8 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load import __main__ as command
 from pytest_gpuserve.load.__main__ import main
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, Schedule
-from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import Plan
-from pytest_gpuserve.measure.window import Streams
+from pytest_gpuserve.measure.window import Streams, Window
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, serving
 from tests.fakes.scripted_engines import alike, reporting, tick_of
@@ -66,7 +65,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 
 
 @pytest.fixture
-def reports(monkeypatch: pytest.MonkeyPatch) -> list[Tick]:
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[Window]:
     """Ticks of every load: a second in which four users have answers after 10 ms, unless the test sets others."""
     ticks = [tick_of(number, 40, 10 * MS, last=number == 9) for number in range(10)]
     reporting(monkeypatch, ticks)
@@ -138,7 +137,7 @@ def test_a_wrong_argument_is_told(run: Run, argv: str, said: str) -> None:
 # -- what is said of a load
 
 
-def test_a_load_is_told_in_numbers(run: Run, reports: list[Tick]) -> None:
+def test_a_load_is_told_in_numbers(run: Run, reports: list[Window]) -> None:
     """The numbers are JSON, with times in seconds; service times are those of an open loop."""
     status, out, err = run(HTTP, "--concurrency", 4, "--requests", 400, "--json")
     values = json.loads(out)
@@ -153,7 +152,7 @@ def test_a_load_is_told_in_numbers(run: Run, reports: list[Tick]) -> None:
 
 @pytest.mark.parametrize(("tokens", "with_usage", "rate"), [(80, 40, 800), (80, 39, None), (-1, 40, None)])
 def test_tokens_are_known_if_every_answer_counts_them(
-    run: Run, reports: list[Tick], tokens: int, with_usage: int, rate: float | None
+    run: Run, reports: list[Window], tokens: int, with_usage: int, rate: float | None
 ) -> None:
     """The client cannot count them, because a chunk may hold several."""
     streams = Streams(ttft=alike(40, 5 * MS), tokens=tokens, with_usage=with_usage)
@@ -163,7 +162,7 @@ def test_tokens_are_known_if_every_answer_counts_them(
     assert values["ttft"]["p50"] == pytest.approx(0.005, rel=0.01)
 
 
-def test_a_load_is_told_in_words(run: Run, reports: list[Tick], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_is_told_in_words(run: Run, reports: list[Window], monkeypatch: pytest.MonkeyPatch) -> None:
     """A few lines end with the validity; a secret that a server repeats, sent or of this process, is not shown."""
     status, out, _ = run(HTTP, "--concurrency", 4, "--requests", 400)
     lines = out.splitlines()

@@ -31,8 +31,9 @@ from pytest_gpuserve.load.driver import EngineProcess, Engines
 from pytest_gpuserve.load.ray import Coordinator, RayEngine, check_engine
 from pytest_gpuserve.load.ray_worker import RayWorker, network_of, own_network
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, Schedule
-from pytest_gpuserve.load.tick import Tick, shares
+from pytest_gpuserve.load.tick import shares
 from pytest_gpuserve.load.wire import Again, Begin, Endpoint, Order, Ready, Report
+from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.children.toolkit import alive, eventually, segments_of
 from tests.fakes.http_server import Serving, Totals, plan, serving
@@ -113,7 +114,7 @@ def reports_of(nodes: Nodes, port: int, orders: Sequence[Order], *, parts: int =
 
     def write(report: Report) -> None:
         told.append(report)
-        if isinstance(report, Ready) or (isinstance(report, Tick) and report.last):
+        if isinstance(report, Ready) or (isinstance(report, Window) and report.last):
             coming.put(waiting.pop(0))
 
     load = msgspec.structs.replace(plan(port, **fields), parts=parts)
@@ -130,7 +131,7 @@ def test_workers_send_the_schedule_of_one_engine(nodes: Nodes, schedule: Schedul
         told = reports_of(nodes, server.port, orders, schedule=schedule, requests=100)
         assert server.seen("/ok").requests == 200
     assert [isinstance(report, Ready) for report in told].count(True) == 2
-    ticks = [report for report in told if isinstance(report, Tick)]
+    ticks = [report for report in told if isinstance(report, Window)]
     assert [tick.last for tick in ticks].count(True) == 2
     assert sum(tick.requests for tick in ticks) == 200
     sent = {name: worker.sent for name, worker in shares(ticks).items()}
@@ -148,7 +149,7 @@ def test_the_time_of_a_tick_is_ours(nodes: Nodes, monkeypatch: pytest.MonkeyPatc
         begins = isinstance(message, Begin)
         tell(engine, Begin(message.at_ns - hour_ns) if begins else message)
 
-    def ticked(engine: EngineProcess) -> Tick:
+    def ticked(engine: EngineProcess) -> Window:
         tick = next_tick(engine)
         return msgspec.structs.replace(tick, begin_ns=tick.begin_ns + hour_ns, end_ns=tick.end_ns + hour_ns)
 
@@ -157,7 +158,7 @@ def test_the_time_of_a_tick_is_ours(nodes: Nodes, monkeypatch: pytest.MonkeyPatc
     before = real()
     with serving() as server:
         told_ticks = reports_of(nodes, server.port, [Begin(0)], parts=1, schedule=Constant(100), requests=30)
-    ticks = [report for report in told_ticks if isinstance(report, Tick)]
+    ticks = [report for report in told_ticks if isinstance(report, Window)]
     assert all(before < tick.begin_ns < tick.end_ns < real() + 10**9 for tick in ticks)
     assert sum(tick.requests for tick in ticks) == 30
 
@@ -181,7 +182,7 @@ def test_an_engine_that_dies_ends_the_load_by_name(nodes: Nodes, monkeypatch: py
     """With how it ended; so does one that cannot be started, of another version, or on another host."""
     real = EngineProcess.next_tick
 
-    def killed(engine: EngineProcess) -> Tick:
+    def killed(engine: EngineProcess) -> Window:
         engine._process.kill()
         return real(engine)
 

@@ -11,9 +11,10 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.__main__ import LoadOutcome, run_load
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Closed, Constant
-from pytest_gpuserve.load.tick import AnswerCount, Tick, together
+from pytest_gpuserve.load.tick import together
 from pytest_gpuserve.load.validity import lost_in_mid_load
 from pytest_gpuserve.load.wire import Endpoint, Plan
+from pytest_gpuserve.measure.window import AnswerCount, Window
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.scripted_engines import TICK_NS, alike, reporting, tick_of
 
@@ -24,7 +25,7 @@ REQUESTS = USERS * TICK_NS // LATENCY_NS
 """Time in flight of a tick of two users who are always waiting."""
 
 
-def tick(number: int, *, errors: dict[str, int] | None = None, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick
+def tick(number: int, *, errors: dict[str, int] | None = None, **more: Any) -> Window:  # noqa: ANN401 -- of the tick
     """A sound tick with these changes."""
     failed = {"errors": errors or {}, "error_samples": dict.fromkeys(errors or {}, "a sample")}
     return tick_of(number, REQUESTS, LATENCY_NS, **{"under_way": USERS, **failed, **more})
@@ -64,20 +65,20 @@ def test_of_the_warm_up_only_errors_count(monkeypatch: pytest.MonkeyPatch) -> No
         # Errors may be why it was lost.
         ([tick(0, errors={"reset": 1}), lost()], 0, [ReasonKind.LOAD_LOST, ReasonKind.REQUEST_ERRORS]),
         (
-            [Tick(0, 0, TICK_NS, errors={"a": 1}, last=True)],
+            [Window(0, 0, TICK_NS, errors={"a": 1}, last=True)],
             0,
             [ReasonKind.REQUEST_ERRORS, ReasonKind.NOTHING_MEASURED],
         ),
     ],
 )
 def test_a_load_that_is_cut_short_keeps_what_was_measured(
-    monkeypatch: pytest.MonkeyPatch, reports: list[Tick | BaseException], warmup: int, expected: list[ReasonKind]
+    monkeypatch: pytest.MonkeyPatch, reports: list[Window | BaseException], warmup: int, expected: list[ReasonKind]
 ) -> None:
     """By Ctrl-C or a loss, which is the first reason."""
     engines = reporting(monkeypatch, reports)
     outcome = run_load(PLAN, warmup_ns=warmup * TICK_NS)
     assert (kinds(outcome), engines.__exit__.call_count) == (expected, 1)
-    measured = 0 if warmup else REQUESTS * sum(isinstance(report, Tick) and report.requests > 0 for report in reports)
+    measured = 0 if warmup else REQUESTS * sum(isinstance(report, Window) and report.requests > 0 for report in reports)
     assert outcome.totals.requests == measured
     if ReasonKind.INTERRUPTED in expected:
         assert "not decided" in outcome.reasons[0].text
@@ -94,7 +95,7 @@ def test_a_load_is_judged_by_its_queue_and_by_each_engine(
 ) -> None:
     """A queue that grows to the end is overload; an engine that is late by itself is named."""
 
-    def report(number: int) -> Tick:
+    def report(number: int) -> Window:
         service, lag = alike(REQUESTS, LATENCY_NS), alike(REQUESTS, 1000)
         sound = tick(number, under_way=grows * number, service=service, lag=lag, last=number == 29)
         return together({"engine 0": sound, "engine 1": replace(sound, lag=alike(REQUESTS, lag_ns))})
@@ -133,10 +134,10 @@ def test_a_load_that_never_began_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
 # -- answers
 
 
-def tick_with(*answers: AnswerCount, requests: int | None = None) -> Tick:
+def tick_with(*answers: AnswerCount, requests: int | None = None) -> Window:
     """A tick with these answers; more requests if some were not passed on."""
     count = sum(answer.count for answer in answers)
-    return Tick(0, 0, 1, requests=count if requests is None else requests, answers=list(answers))
+    return Window(0, 0, 1, requests=count if requests is None else requests, answers=list(answers))
 
 
 def told(check: AnswerCheck) -> str:
@@ -198,7 +199,7 @@ def test_answers_that_could_not_be_checked_are_not_a_pass(
     """With an expectation and no comparison the load fails; some comparisons are enough unless all were requested."""
     check = AnswerCheck(expected, wants_all=wants_all)
     answers = [AnswerCount(0, b"A", checked, 0)] if checked else []
-    check.check(Tick(0, 0, 1, requests=10, unchecked=10 - checked, answers=answers))
+    check.check(Window(0, 0, 1, requests=10, unchecked=10 - checked, answers=answers))
     reasons = check.reasons()
     assert [reason.kind for reason in reasons] == found
     if found:

@@ -28,10 +28,10 @@ from pytest_gpuserve.load.engine.tick_counters import (
     DurationRecorder,
     TickCounters,
 )
-from pytest_gpuserve.load.tick import AnswerCount, Tick, aligned, together, total
+from pytest_gpuserve.load.tick import aligned, together
 from pytest_gpuserve.load.wire import BEAT_NS, MAX_MESSAGE_BYTES, frame
 from pytest_gpuserve.measure.histogram import Histogram, requests_to_know
-from pytest_gpuserve.measure.window import Streams
+from pytest_gpuserve.measure.window import AnswerCount, Streams, Window, total
 from tests.fakes.scripted_engines import taken
 
 COUNTED = ("requests", "due", "sent", "held", "unchecked", "in_flight_ns", "cpu_ns")
@@ -44,12 +44,12 @@ HISTOGRAMS = ("latency", "service", "lag")
 NS = 10**9
 
 
-def tick(number: int = 0, begin_ns: int = 0, end_ns: int = 10**9, **fields: Any) -> Tick:  # noqa: ANN401 -- any of a tick's fields
+def tick(number: int = 0, begin_ns: int = 0, end_ns: int = 10**9, **fields: Any) -> Window:  # noqa: ANN401 -- any of a tick's fields
     """A tick, by default a second long."""
-    return Tick(number, begin_ns, end_ns, **fields)
+    return Window(number, begin_ns, end_ns, **fields)
 
 
-def merged(ticks: list[Tick]) -> Tick:
+def merged(ticks: list[Window]) -> Window:
     """Ticks of several engines as one."""
     return together({f"engine {part}": each for part, each in enumerate(ticks)})
 
@@ -63,7 +63,7 @@ def counted(part: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("whole_of", [merged, total], ids=["over engines", "over time"])
-def test_what_is_counted_adds_up(whole_of: Callable[[list[Tick]], Tick]) -> None:
+def test_what_is_counted_adds_up(whole_of: Callable[[list[Window]], Window]) -> None:
     """Counts, histograms and errors of a whole are exactly those of its parts."""
     parts = [tick(part, part * NS, (part + 1) * NS, **counted(part)) for part in (1, 2, 3)]
     whole = whole_of(parts)
@@ -123,7 +123,7 @@ def test_a_tick_of_an_engine_that_paused_belongs_to_several_of_the_others() -> N
         "ended": [tick(0, requests=100), tick(1, requests=100, last=True)],
     }
 
-    def read(names: Collection[str]) -> dict[str, Tick]:
+    def read(names: Collection[str]) -> dict[str, Window]:
         return {name: waiting[name].pop(0) for name in names}
 
     assert together(aligned(read(waiting), read)).requests == 111
@@ -139,20 +139,19 @@ def test_only_the_time_that_ticks_cover_counts_and_once() -> None:
     assert (totals.requests, totals.nanoseconds, totals.end_ns) == (7, 3 * NS, 3 * NS)
     later = tick(2, 3 * NS, 4 * NS, oldest_ns=5)
     # However they are put together; the end is that of the last one.
-    assert Tick() + totals + later == total([tick(0, 0, 3 * NS, requests=5), tick(1, NS, 2 * NS, requests=2), later])
+    assert Window() + totals + later == total([tick(0, 0, 3 * NS, requests=5), tick(1, NS, 2 * NS, requests=2), later])
     assert (totals + later).oldest_ns == 5
     assert total([tick(0, 0, 100), tick(5, 500, 600)]).nanoseconds == 200
 
 
 def test_rates_are_by_hand() -> None:
-    """Each derived number of a tick of two seconds is right; an empty tick has none, not even zero."""
+    """Each derived number of a tick of two seconds is right; an empty one has zero."""
     counts: dict[str, Any] = {"requests": 98, "errors": {"reset": 2}, "due": 200, "sent": 100}
     totals = total([tick(end_ns=2 * NS, in_flight_ns=3 * NS, cpu_ns=10**7, **counts)])
     assert (totals.seconds, totals.throughput) == (2, 49)
     assert (totals.in_flight, totals.cpu_seconds) == (1.5, 0.01)
-    empty = Tick()
-    derived = ("throughput", "in_flight")
-    assert [getattr(empty, name) for name in derived] == [None] * len(derived)
+    empty = Window()
+    assert (empty.throughput, empty.in_flight) == (0, 0)
     assert (Histogram().mean, Histogram().known_quantile(0.5)) == (None, None)
     assert total([]) == empty
 
@@ -191,7 +190,7 @@ def answer(counters: TickCounters, body: bytes, index: int = 0, number: int = 0,
         counters.new_answer(index, number, body)
 
 
-def close(counters: TickCounters, now_ns: int = 1) -> Tick:
+def close(counters: TickCounters, now_ns: int = 1) -> Window:
     """Close a tick for its answers."""
     return counters.close(now_ns, 0)
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
-from pytest_gpuserve.load.tick import AnswerCount, Tick, shares, together, total
+from pytest_gpuserve.load.tick import shares, together
 from pytest_gpuserve.load.validity import disturbances, late_share_within, one_line, reasons
 from pytest_gpuserve.measure.histogram import Histogram, merge
-from pytest_gpuserve.measure.window import Streams
+from pytest_gpuserve.measure.window import AnswerCount, Streams, Window, total
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from tests.fakes.scripted_engines import TICK_NS, alike, tick_of
 
@@ -31,9 +31,9 @@ RATE, IN_FLIGHT = ReasonKind.RATE_NOT_REACHED, ReasonKind.STUCK_REQUESTS
 OPEN_SCHEDULES = (OPEN, Constant(1000.0), Gamma(1000.0, 2.0), Trace(((0.0, 0),)), Burst(1000))
 
 
-def closed(**changed: Any) -> Tick:  # noqa: ANN401 -- any of the fields
+def closed(**changed: Any) -> Window:  # noqa: ANN401 -- any of the fields
     """A second in which four users had 1000 answers of 4 ms each; valid."""
-    sound = Tick(
+    sound = Window(
         end_ns=SECOND,
         requests=1000,
         latency=alike(1000, 4_000_000),
@@ -45,13 +45,13 @@ def closed(**changed: Any) -> Tick:  # noqa: ANN401 -- any of the fields
     return replace(sound, **changed)
 
 
-def opened(**changed: Any) -> Tick:  # noqa: ANN401 -- any of the fields
+def opened(**changed: Any) -> Window:  # noqa: ANN401 -- any of the fields
     """A second in which an open loop had 1000 answers of 4 ms each; valid."""
     sound = closed(service=alike(1000, 4_000_000), latency=alike(1000, 4_100_000), lag=alike(1000, 100_000))
     return replace(sound, **changed)
 
 
-def kinds(totals: Tick, schedule: Schedule, processes: int = 1, **arguments: Any) -> list[ReasonKind]:  # noqa: ANN401
+def kinds(totals: Window, schedule: Schedule, processes: int = 1, **arguments: Any) -> list[ReasonKind]:  # noqa: ANN401
     """Kinds of the reasons."""
     return [reason.kind for reason in reasons(totals, schedule=schedule, processes=processes, **arguments)]
 
@@ -63,16 +63,16 @@ def test_an_empty_measurement_is_never_valid_and_a_sound_one_is(schedule: Schedu
     """A measurement without answers, or without time, is a reason of its own and crashes no other check."""
     assert kinds(opened() if schedule in OPEN_SCHEDULES else closed(), schedule) == []
     for empty in (
-        Tick(),
-        Tick(end_ns=SECOND, cpu_ns=1),
+        Window(),
+        Window(end_ns=SECOND, cpu_ns=1),
         closed(requests=0),
         opened(end_ns=0),
-        total([Tick(0, 0, SECOND, last=True)]),
+        total([Window(0, 0, SECOND, last=True)]),
     ):
         assert kinds(empty, schedule) == [NOTHING]
 
 
-def with_late(count: int, lag_ns: int, requests: int, latency_ns: int) -> Tick:
+def with_late(count: int, lag_ns: int, requests: int, latency_ns: int) -> Window:
     """A second of an open loop with this number of requests sent this late."""
     return opened(
         requests=requests,
@@ -85,7 +85,7 @@ def with_late(count: int, lag_ns: int, requests: int, latency_ns: int) -> Tick:
     )
 
 
-def lagging(lag_ns: int, latency_ns: int = 4_000_000) -> Tick:
+def lagging(lag_ns: int, latency_ns: int = 4_000_000) -> Window:
     """An open loop whose requests are all late by so much."""
     return opened(lag=alike(1000, lag_ns), latency=alike(1000, latency_ns))
 
@@ -101,8 +101,8 @@ FEW = {"requests": 10, "due": 10, "service": alike(10, 400_000_000), "latency": 
 MANY = {"requests": 500, "sent": 500, "latency": alike(500, 61_100_000), "in_flight_ns": 500 * 61_100_000}
 
 
-CASES: dict[str, tuple[Tick, Schedule, list[ReasonKind]]] = {
-    "errors where nothing was answered": (Tick(end_ns=SECOND, errors={"refused": 7}), CLOSED, [ERRORS, NOTHING]),
+CASES: dict[str, tuple[Window, Schedule, list[ReasonKind]]] = {
+    "errors where nothing was answered": (Window(end_ns=SECOND, errors={"refused": 7}), CLOSED, [ERRORS, NOTHING]),
     "90 % of a core": (closed(cpu_ns=SECOND * 90 // 100), CLOSED, []),
     # A timer is late by up to 0.25 ms on any host, and of what is beyond it 1 % of the mean latency is granted.
     "lag of what timers take": (lagging(280_000), OPEN, []),
@@ -211,7 +211,7 @@ def test_users_of_a_host_that_stood_still_at_the_edge_are_not_stuck() -> None:
     assert kinds(closed(**waited | {"latency": once}, in_flight_ns=once.sum_ns + excess_ns), CLOSED) == [IN_FLIGHT]
 
 
-WORDS: dict[str, tuple[Tick, Schedule]] = {
+WORDS: dict[str, tuple[Window, Schedule]] = {
     "request errors: 3 of 1003 (0.3 %) failed, 0 % may: reset: 1; status 503: 2 (first: 503 Busy second line)": (
         closed(errors={"reset": 1, "status 503": 2}, error_samples={"status 503": "503 Busy\nsecond line"}),
         CLOSED,
@@ -311,7 +311,7 @@ def test_a_window_is_measured_again_for_the_client_alone() -> None:
     bad = replace(sound, cpu_ns=SECOND, lag=alike(1000, 10**8))
     assert [each.kind for each in disturbances(bad, schedule=OPEN, usual=opened())] == [SATURATED, LATE]
     assert disturbances(sound, schedule=OPEN, usual=opened()) == ()
-    assert disturbances(Tick(), schedule=OPEN, usual=opened()) == ()
+    assert disturbances(Window(), schedule=OPEN, usual=opened()) == ()
 
 
 def test_what_a_server_sent_cannot_write_on_the_terminal() -> None:
@@ -322,7 +322,7 @@ def test_what_a_server_sent_cannot_write_on_the_terminal() -> None:
 # -- workers
 
 
-def of_worker(number: int = 0, *, requests: int = 100, lag_ms: float = 0.01, cpu_share: float = 0.1) -> Tick:
+def of_worker(number: int = 0, *, requests: int = 100, lag_ms: float = 0.01, cpu_share: float = 0.1) -> Window:
     """A worker's tick of so many requests of 5 ms each, sent with this lag."""
     if not requests:
         return tick_of(number, 0, 0, cpu_ns=1_000_000)
@@ -337,7 +337,7 @@ def of_worker(number: int = 0, *, requests: int = 100, lag_ms: float = 0.01, cpu
     )
 
 
-def of_workers(ticks: list[Tick], schedule: Schedule, cores: int | None = None) -> list[Reason]:
+def of_workers(ticks: list[Window], schedule: Schedule, cores: int | None = None) -> list[Reason]:
     """Reasons that name a worker."""
     found = reasons(total(ticks), schedule=schedule, processes=2, cores=cores, workers=shares(ticks))
     return [reason for reason in found if reason.about]
@@ -354,7 +354,7 @@ def test_one_late_worker_of_many_is_named() -> None:
     assert told.text.startswith("engine 199: client late")
 
 
-IDLE = Tick(0, 0, TICK_NS, cpu_ns=1_000_000)
+IDLE = Window(0, 0, TICK_NS, cpu_ns=1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ IDLE = Tick(0, 0, TICK_NS, cpu_ns=1_000_000)
         pytest.param(IDLE, [], id="had nothing to do"),
     ],
 )
-def test_one_worker_that_does_not_do_its_share_is_named(one: Tick, expected: list[ReasonKind]) -> None:
+def test_one_worker_that_does_not_do_its_share_is_named(one: Window, expected: list[ReasonKind]) -> None:
     """The reason names one of two workers."""
     told = of_workers([together({"a": of_worker(cpu_share=0.05), "b": one})], Closed(8))
     assert [reason.kind for reason in told] == expected

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,13 +35,15 @@ def a_window(buckets: Sequence[int], seconds: float, items: int, batches: int, g
     for bucket in buckets:
         counts[bucket] = counts.get(bucket, 0) + 500
     requests = 500 * len(buckets)
-    return of_streams(Window(seconds, requests, {}, Histogram(counts), Counters(items, batches), gpus=gpus))
+    end_ns, counted = round(seconds * 1e9), Counters(items, batches)
+    made = Window(end_ns=end_ns, requests=requests, latency=Histogram(counts), counters=counted, gpus=gpus)
+    return of_streams(made)
 
 
 def of_streams(window: Window) -> Window:
     """The window with as many streams, all of whose times are its latencies; each has ten tokens and is good."""
     times, requests = window.latency, window.requests
-    return replace(window, streams=Streams(times, times, times, 10 * requests, requests), good=requests)
+    return msgspec.structs.replace(window, streams=Streams(times, times, times, 10 * requests, requests), good=requests)
 
 
 GPUS = st.builds(GpuUse, st.floats(1, 1e4), st.floats(1e8, 1e12), st.floats(0.01, 1))
@@ -67,7 +70,9 @@ def on_a_gpu(measured: Round) -> Round:
 
     def on_gpu(window: Window) -> Window:
         cost = window.seconds / WINDOW_SECONDS
-        return replace(of_streams(window), gpus=GpuUse(40.0 * cost * window.requests, 1e9 * cost, 0.3 / cost))
+        return msgspec.structs.replace(
+            of_streams(window), gpus=GpuUse(40.0 * cost * window.requests, 1e9 * cost, 0.3 / cost)
+        )
 
     starts = {
         arm: tuple(replace(start, windows=(window,)) for start in known for window in start.windows)
@@ -130,7 +135,7 @@ DRIFTING = tuple(a_window([15_000] * 2, 0.5 * math.exp(0.1 * turn), 1, 1) for tu
 def test_what_a_block_says(metric: str, windows: tuple[Window, ...], difference: float) -> None:
     """By hand."""
     found = round_point(METRICS[metric], a_round(*[windows] * 2), 0.5).differences
-    assert found == pytest.approx([difference] * 2, abs=1e-12)
+    assert found == pytest.approx([difference] * 2, abs=1e-9)
 
 
 def test_no_more_blocks_are_put_together_than_it_takes() -> None:
@@ -173,7 +178,7 @@ def test_what_was_not_measured_is_no_number() -> None:
     silent = (CALM, *[a_window([], 0.5, 1, 1)] * 2, CALM)
     with pytest.raises(NotMeasured):
         round_point(THROUGHPUT, a_round(silent, silent), 0.05)
-    uncounted = changed(round_of([0.1] * 2), lambda window: replace(window, counters=None))
+    uncounted = changed(round_of([0.1] * 2), lambda window: msgspec.structs.replace(window, counters=None))
     with pytest.raises(NotMeasured, match="request streams"):
         round_point(METRICS["itl.p99"], round_of([0.1] * 2), 0.2)
     with pytest.raises(NotMeasured, match="this server's batches are not counted"):
@@ -221,7 +226,7 @@ def test_the_memory_of_a_shared_gpu_is_in_neither_session(*, one_at_a_time: bool
     """Shared memory is unknown for both; a server's own windows, energy, and alternating memory are known."""
     made = round_of([math.log(2)], one_at_a_time=one_at_a_time)
     used = GpuUse(joules=50.0, memory_bytes=12e9, utilisation=0.5, sm_clock_mhz=1500.0)
-    measured = changed(made, lambda window: replace(window, gpus=used))
+    measured = changed(made, lambda window: msgspec.structs.replace(window, gpus=used))
     expected = used if one_at_a_time else replace(used, memory_bytes=None)
     for arm in ARMS:
         assert [window.gpus for window in measured.session(arm).windows] == [expected] * 2

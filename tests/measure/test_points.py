@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -137,7 +138,7 @@ def used(
 ) -> Window:
     """A window with this use of the GPUs."""
     gpus = GpuUse(joules, memory, utilisation, clock)
-    return replace(window((0.01,) * requests, seconds=seconds), gpus=gpus)
+    return window((0.01,) * requests, seconds=seconds, gpus=gpus)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,10 @@ def used(
         pytest.param(ENERGY, [used(30.0, requests=100), used(20.0, requests=400)], 0.1, id="joules by requests"),
         # A request of eight items is one inference, as it is one request of the throughput.
         pytest.param(
-            ENERGY, [replace(used(5.0, requests=50), counters=Counters(400, 10))], 0.1, id="items do not divide energy"
+            ENERGY,
+            [msgspec.structs.replace(used(5.0, requests=50), counters=Counters(400, 10))],
+            0.1,
+            id="items do not divide energy",
         ),
         # What a GPU takes up while the server answers nothing is paid by the answers of the other windows.
         pytest.param(ENERGY, [used(5.0), used(5.0, requests=0)], 0.2, id="a window without answers counts"),
@@ -167,7 +171,7 @@ def test_what_gpus_did_is_of_all_windows(metric: Metric, windows: list[Window], 
 @given(known=st.integers(0, 3), after=st.integers(0, 3), is_watched=st.booleans())
 def test_one_unknown_window_makes_a_start_unknown(metric: Metric, known: int, after: int, is_watched: bool) -> None:  # noqa: FBT001 -- drawn
     """No value is made of the windows that are known, wherever the other stands."""
-    unknown = replace(used(), gpus=GpuUse() if is_watched else None)
+    unknown = msgspec.structs.replace(used(), gpus=GpuUse() if is_watched else None)
     windows = (*[used()] * known, unknown, *[used()] * after)
     with pytest.raises(NotMeasured, match=f"{metric.name} is not known"):
         value_of(metric, windows)
@@ -179,7 +183,7 @@ def test_one_unknown_window_makes_a_start_unknown(metric: Metric, known: int, af
 def test_what_is_missing_is_told_with_what_helps(metric: Metric) -> None:
     """Without a GPU, ``--gpu=NAME``; of one that does not count, what an instance has not; never a perfect 0."""
     what = {"energy_per_inference": "energy", "gpu_memory": "memory", "gpu_utilisation": "utilisation"}[metric.name]
-    for unseen in (window(), replace(used(), gpus=GpuUse())):
+    for unseen in (window(), window(gpus=GpuUse())):
         with pytest.raises(NotMeasured, match=rf"(?s)the GPU's {what} was not read in every.*--gpu=NAME") as found:
             value_of(metric, [used(), unseen])
         # Of a MIG instance energy and utilisation are the whole GPU's.
@@ -258,7 +262,7 @@ def test_metrics_of_streams_by_hand() -> None:
         "goodput": 60,
     }
     assert values(TOLD) == pytest.approx(expected, rel=6e-4)
-    open_ended = replace(window(()), good=0, streams=Streams(tokens=40))
+    open_ended = window((), good=0, streams=Streams(tokens=40))
     rates = {"output_tokens_per_second": 480, "goodput": 30}
     assert values(TOLD, open_ended) == pytest.approx({**expected, **rates}, rel=6e-4)
 
@@ -269,8 +273,8 @@ def test_metrics_of_streams_by_hand() -> None:
         ([window()], ["ttft.p50", "itl.p99", "tpot.p90", "output_tokens_per_second"], "stream=True"),
         ([TOLD, window()], ["goodput"], "Objectives"),
         ([TOLD, streamed(window(), usage=False)], ["tpot.p90", "output_tokens_per_second"], "include_usage"),
-        ([TOLD, replace(TOLD, unjudged=1)], ["goodput"], "include_usage"),
-        ([replace(TOLD, good=0)], ["goodput"], "none of 40 answers met all objectives"),
+        ([TOLD, msgspec.structs.replace(TOLD, unjudged=1)], ["goodput"], "include_usage"),
+        ([msgspec.structs.replace(TOLD, good=0)], ["goodput"], "none of 40 answers met all objectives"),
         ([streamed(window(), tokens=1)], ["itl.p99"], "no gaps between chunks"),
     ],
     ids=["no stream", "no objectives", "one answer without usage", "unjudged", "none good", "one chunk each"],
@@ -289,7 +293,7 @@ def test_times_within_one_read_blur_quantiles(times: str, within: int, known: li
     """A quantile is known while such times are at most a fifth of those beyond it; the refusal names their share."""
     gaps = Histogram({bucket_of(10**6): 1000 - within, **({0: within} if within else {})})
     assert TOLD.streams is not None
-    blurred = replace(TOLD, streams=replace(TOLD.streams, itl=gaps, tpot=gaps))
+    blurred = msgspec.structs.replace(TOLD, streams=replace(TOLD.streams, itl=gaps, tpot=gaps))
     for percent in (50, 90, 99):
         metric = METRICS[f"{times}.p{percent}"]
         if percent in known:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,13 +19,13 @@ from tests.support.builders import histogram, session, start, streamed, window
 
 
 def test_a_summary_pools_windows() -> None:
-    """Counts add up, throughput is over the whole time, Little's law holds; of no answers it is an error."""
-    found = total_of([window((0.010, 0.030)), window((0.020,), errors={"timeout": 3})])
+    """Counts add up, throughput and requests in flight are over the whole time; of no answers it is an error."""
+    found = total_of([window((0.010, 0.030), in_flight_ns=40_000_000), window((0.020,), errors={"timeout": 3})])
     assert (found.requests, found.errors, found.error_count, found.seconds) == (3, {"timeout": 3}, 3, 1.0)
     assert (found.throughput, found.max) == (3.0, 0.030)
     assert found.mean == pytest.approx(0.020)
     assert found.quantile(0.5) == pytest.approx(0.020, rel=1e-3)
-    assert found.in_flight == pytest.approx(0.060)
+    assert found.in_flight == 0.04
     for nothing in ([window(())], []):
         with pytest.raises(NotMeasured):
             total_of(nothing)
@@ -38,9 +38,10 @@ def counters(parts: dict[str, Counters] | None = None, **stages: float) -> Count
     return Counters(items=10, batches=5, stages=times, requests=10, parts=parts or {})
 
 
-def timed(counted: Counters | None, sending: float | None = 0.01, receiving: float | None = 0.02) -> Window:
+def timed(counted: Counters | None, **fields: Any) -> Window:  # noqa: ANN401 -- of the window
     """A window of ten requests of 50 ms, with these counts of server and client."""
-    return replace(window((0.050,) * 10), counters=counted, sending_seconds=sending, receiving_seconds=receiving)
+    times = {"sending_ns": 10_000_000, "receiving_ns": 20_000_000}
+    return window((0.050,) * 10, counters=counted, **{**times, **fields})
 
 
 def test_components_add_up_to_the_mean_latency() -> None:
@@ -53,7 +54,7 @@ def test_components_add_up_to_the_mean_latency() -> None:
 
 
 FULL = counters(queue=0.1, input=0.02, infer=0.2, output=0.03, server=0.36)
-OPEN_LOOP = replace(timed(FULL, 0.0, 0.0), service=histogram((0.010,)))
+OPEN_LOOP = timed(FULL, service=histogram((0.010,)))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ OPEN_LOOP = replace(timed(FULL, 0.0, 0.0), service=histogram((0.010,)))
         # Not by request.
         (timed(counters(queue=0.1, server=0.2)), "does not count"),
         # Over a protocol whose sends are not timed; of several windows one is enough.
-        (Window.total([timed(FULL), timed(FULL, None, None)]), "does not time"),
+        (Window.pooled([timed(FULL), timed(FULL, sending_ns=None, receiving_ns=None)]), "does not time"),
         # Its latency holds what requests waited in the client, which is none of the network's.
         (OPEN_LOOP, "open loop"),
         # Where the server counts more time than its requests took, it has counted others.
@@ -77,7 +78,7 @@ def test_what_is_not_counted_is_no_component(measured: Window, told: str) -> Non
     """Rather than some that are zero."""
     with pytest.raises(NotMeasured, match=told):
         breakdown_of(measured)
-    assert Window.total([timed(FULL), timed(FULL)]).sending_seconds == pytest.approx(0.02)
+    assert Window.pooled([timed(FULL), timed(FULL)]).sending_ns == 20_000_000
 
 
 def test_windows_belong_to_the_step_of_their_middle() -> None:
@@ -145,9 +146,7 @@ SECOND = 10**9
 )
 def test_a_load_is_counted_each_time_that_it_is_begun(begins_ns: list[int | None], loads: int) -> None:
     """A start without a gap counts once, else once for each stretch; summed over all starts."""
-    windows = [
-        window() if begin is None else replace(window(), begin_ns=begin, end_ns=begin + SECOND) for begin in begins_ns
-    ]
+    windows = [window() if begin is None else window(begin_ns=begin, end_ns=begin + SECOND) for begin in begins_ns]
     start = Start(tuple(windows), None)
     assert Observed(lambda: [Session((start,), ""), Session((start, start), "")]).loads == 3 * loads
 
@@ -163,7 +162,7 @@ STAGES = {
 
 def staged(stages: dict[str, StageTime], items: int = 40, batches: int = 10) -> Window:
     """A window of ten requests of 10 ms each."""
-    return replace(window(), counters=Counters(items, batches, stages=stages))
+    return window(counters=Counters(items, batches, stages=stages))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +216,7 @@ def test_windows_are_pooled_by_what_was_counted() -> None:
 
 def test_the_client_is_part_of_the_profile() -> None:
     """The client's lag and its share of a core are shown if they are known."""
-    late = replace(window(seconds=0.5), lag=histogram([1e-5] * 45 + [1e-3] * 5))
+    late = window(seconds=0.5, lag=histogram([1e-5] * 45 + [1e-3] * 5))
     seen = profile_of([late] * 2)
     assert seen[attribution.CLIENT] == pytest.approx(1e-3, rel=1e-3)
     assert seen["client"] == pytest.approx(0.02)

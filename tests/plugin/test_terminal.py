@@ -9,7 +9,7 @@ import shlex
 from msgspec.structs import replace
 
 from pytest_gpuserve.compare.comparison import Look
-from pytest_gpuserve.load.tick import Tick
+from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.plugin import terminal
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.fakes.scripted_engines import alike
@@ -77,8 +77,8 @@ def test_a_long_test_says_how_it_gets_on(project: Project) -> None:
 def test_what_is_not_known_is_told_as_that() -> None:
     """A p99 of fewer than 100 requests and a rate before the first answer are unknown; errors are shown if any."""
     look = Look("round", 2, 8, judgement(Verdict.INCONCLUSIVE))
-    few, many = (Tick(0, 0, 10**9, requests=count, latency=alike(count, 12_300_000)) for count in (99, 100))
-    assert terminal.progress_line("", None, Tick(0, 0, 3 * 10**9), None) == "-/s  p99 -"
+    few, many = (Window(0, 0, 10**9, requests=count, latency=alike(count, 12_300_000)) for count in (99, 100))
+    assert terminal.progress_line("", None, Window(0, 0, 3 * 10**9), None) == "-/s  p99 -"
     assert terminal.progress_line("", None, few, None) == "99.0/s  p99 -"
     told = terminal.progress_line("", None, replace(many, errors={"reset": 3}), None)
     assert told == "100/s  p99 12.3 ms  errors: 3"

@@ -7,6 +7,8 @@ from functools import cache
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import COMPUTE, PER_REQUEST, QUEUE, SERVER, GpuUse, Session, Start, Window
@@ -146,12 +148,12 @@ def _window(users: int, slower: float, begin_ns: int, place: int) -> Window:
     middle = 0.002 * (1 + users / 20) * (1 + 0.01 * (place % 5))
     latencies = [middle * 1.002**rank * (slower if rank > 0.98 * REQUESTS else 1) for rank in range(REQUESTS)]
     made = window(latencies, errors={"status 503": 1})
-    return replace(
+    return msgspec.structs.replace(
         made,
         counters=_counters(made.mean, REQUESTS),
         lag=Histogram({bucket_of(20_000): REQUESTS}),
-        sending_seconds=0.02 * made.mean * REQUESTS,
-        receiving_seconds=0.01 * made.mean * REQUESTS,
+        sending_ns=round(0.02 * made.mean * REQUESTS * 1e9),
+        receiving_ns=round(0.01 * made.mean * REQUESTS * 1e9),
         gpus=GpuUse(120.0, 12e9, 0.83, 1410.0 - 30 * (place % 4)),
         begin_ns=begin_ns,
         end_ns=begin_ns + 500_000_000,

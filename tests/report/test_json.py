@@ -14,6 +14,7 @@ from random import Random
 from statistics import NormalDist
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,7 +73,7 @@ def test_a_run_of_streams_has_their_metrics() -> None:
     whole = streamed(window(), good=8)
     assert whole.streams is not None
     gaps = Histogram({0: 5, bucket_of(2_000_000): 95})
-    blurred = replace(whole, streams=replace(whole.streams, itl=gaps, with_usage=9))
+    blurred = msgspec.structs.replace(whole, streams=replace(whole.streams, itl=gaps, with_usage=9))
     for each, tokens in ((whole, 220), (blurred, None)):
         plain = read(result_of("t", sessions=(session(start(*[each] * 4)),)))["tests"][0]["run"]
         assert (plain["output_tokens_per_second"], plain["goodput"]) == (tokens, 16)
@@ -86,7 +87,7 @@ def test_a_run_of_streams_has_their_metrics() -> None:
 
 def test_telemetry_is_that_of_all_windows() -> None:
     """Energy is added up; a value that a window lacks is null, not zero, and without a GPU all of it is."""
-    windows = [replace(window(), gpus=GpuUse(joules, 7, sm_clock_mhz=1500)) for joules in (3.0, 4.0)]
+    windows = [window(gpus=GpuUse(joules, 7, sm_clock_mhz=1500)) for joules in (3.0, 4.0)]
     plain = read(result_of("t", sessions=(session(start(*windows)),)))["tests"][0]["run"]["telemetry"]
     assert plain == {"joules": 7.0, "memory_bytes": 7, "utilisation": None, "sm_clock_mhz": 1500}
     assert read(result_of("t", sessions=(session(start(window())),)))["tests"][0]["run"]["telemetry"] is None

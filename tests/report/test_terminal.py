@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -139,9 +140,9 @@ def test_an_error_before_any_verdict_has_a_line() -> None:
 
 def test_the_load_engine_tells_how_it_did() -> None:
     """The line has the worst send lag, the share of a core and the repeated sends; it is absent without a load."""
-    quick = replace(window(), lag=Histogram({bucket_of(50_000): 100}))
-    late = replace(window(), lag=Histogram({bucket_of(3_000_000): 100}))
-    again = replace(late, resent=7)
+    quick = window(lag=Histogram({bucket_of(50_000): 100}))
+    late = window(lag=Histogram({bucket_of(3_000_000): 100}))
+    again = msgspec.structs.replace(late, resent=7)
     results = [result_of(name, sessions=(session(start(each)),)) for name, each in (("a", quick), ("b", late))]
     assert client_lines(run_of(*results)) == ["load engine: send lag p99 3.00 ms at most, 2 % of a core on average"]
     resent = result_of("c", sessions=(session(start(again)),))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ def test_the_file_reads_from_the_top() -> None:
 def test_what_the_gpus_did_is_in_the_summary(path: Path) -> None:
     """Known values of eight full GPUs are listed, and read back; unknown ones are absent instead of zero."""
     gpus = GpuUse(joules=4.0, memory_bytes=8 * 141e9)
-    used = start(replace(window(), gpus=gpus))
+    used = start(window(gpus=gpus))
     uncounted = start(window(items=None, batches=None))
     write(path, {"a": entry(session(used, used)), "b": entry(session(uncounted, uncounted))})
     text = path.read_text()
@@ -95,7 +94,7 @@ def test_what_the_gpus_did_is_in_the_summary(path: Path) -> None:
         pytest.param({"odd": msgspec.structs.replace(entry(), commit="not a commit")}, id="commit"),
         pytest.param({"odd": entry(session(start(window(seconds=0.0)), start()))}, id="no time"),
         pytest.param({"odd": entry(session(*[start(window(seconds=0.0))] * 2))}, id="no time at all"),
-        pytest.param({"odd": entry(session(start(window(seconds=float("nan"))), start()))}, id="NaN"),
+        pytest.param({"odd": entry(session(start(cold_start_seconds=float("nan")), start()))}, id="NaN"),
         pytest.param({"odd": entry(session(start(cold_start_seconds=float("inf")), start()))}, id="infinity"),
         pytest.param({"odd": entry(session(start()))}, id="one start"),
         pytest.param({"test \ud800": entry()}, id="half of a surrogate pair in a name"),
@@ -157,7 +156,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, damage: str) -> None:
 
 # -- starts
 
-OF_GPUS = replace(window(), gpus=GpuUse(joules=12.5, memory_bytes=1.2e9, utilisation=0.8, sm_clock_mhz=1350.0))
+OF_GPUS = window(gpus=GpuUse(joules=12.5, memory_bytes=1.2e9, utilisation=0.8, sm_clock_mhz=1350.0))
 SLOWER = window((0.01, 0.02, 0.03), seconds=0.7)
 
 
@@ -165,7 +164,7 @@ SLOWER = window((0.01, 0.02, 0.03), seconds=0.7)
     "windows",
     [
         (window(), SLOWER),
-        (OF_GPUS, replace(OF_GPUS, seconds=1.0, gpus=GpuUse(3.0, 1.3e9, 0.1, 900.0))),
+        (OF_GPUS, window(seconds=1.0, gpus=GpuUse(3.0, 1.3e9, 0.1, 900.0))),
         (OF_GPUS, SLOWER),
         (streamed(window(), good=3), streamed(SLOWER, ttft=0.01, tpot=0.002, tokens=5, good=2)),
         (streamed(window(), usage=False), streamed(SLOWER)),
@@ -205,8 +204,8 @@ def test_what_is_not_known_is_left_out() -> None:
         "requests": 10,
         "seconds": 0.501235,
     }
-    more = replace(
-        window(items=None, batches=None, seconds=0.50123456789),
+    more = window(
+        seconds=0.50123456789,
         counters=Counters(
             0, 0, stages={"compute": StageTime(0.123456789, 40)}, counts_batches=False, tallies={"prompt_tokens": 200}
         ),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
@@ -30,12 +31,12 @@ METRICS = {
 def small_round() -> Round:
     """A round of one block with every field known."""
     part = Counters(20, 5, {"4": 5}, {"compute": StageTime(0.5, 5)}, requests=20)
-    failed = replace(
+    failed = msgspec.structs.replace(
         streamed(window((0.01, 0.02)), tokens=11, usage=True),
         errors={"timeout": 1},
         counters=replace(part, parts={"model": part}),
-        sending_seconds=0.25,
-        receiving_seconds=0.0,
+        sending_ns=250_000_000,
+        receiving_ns=0,
     )
     start = Start(
         (failed,) * 2,

@@ -20,7 +20,7 @@ from suites.distilbert.modes import expected_modes, modes_of
 from suites.distilbert.printed import as_printed, save_printed
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MOSEC, PYTRITON
 from suites.published import records_of
-from tests.support.builders import histogram
+from tests.support.builders import window
 
 APPS = Path(distilbert_model.__file__).parent
 FOX = payload.FOX.decode()
@@ -159,7 +159,7 @@ def test_variants_of_pytriton_differ_by_a_factor_of_a_thousand(monkeypatch: pyte
 
 def summary(latencies_ms: list[float]) -> Window:
     """A summary of these latencies within one second."""
-    return Window(1.0, len(latencies_ms), {}, histogram(latency / 1e3 for latency in latencies_ms))
+    return window([latency / 1e3 for latency in latencies_ms], seconds=1.0)
 
 
 def test_a_run_is_printed_as_hey_prints_it(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from suites.tft.knee import Point, knee
 from suites.tft.summary import main as run_summary
 from suites.tft.table import COLUMNS, check_row, row_of, warning_of
 from tests.plugin.conftest import REPOSITORY
-from tests.support.builders import histogram
+from tests.support.builders import window
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -111,7 +111,7 @@ def test_three_windows_that_agree_are_stable(windows: list[tuple[float, float]],
 
 def summary(seconds: list[float], *, measured: float) -> Window:
     """Of these latencies, answered within so many seconds."""
-    return Window(measured, len(seconds), {}, histogram(seconds))
+    return window(seconds, seconds=measured)
 
 
 def good_row() -> dict[str, float]:

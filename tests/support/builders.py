@@ -6,8 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import pytest
 
 from pytest_gpuserve.builds.checkout import Revision
@@ -42,17 +43,17 @@ def window(
     seconds: float = 0.5,
     items: int | None = 40,
     batches: int | None = 10,
-    errors: dict[str, int] | None = None,
+    **fields: Any,  # noqa: ANN401 -- of the window
 ) -> Window:
-    """A window in which these latencies, in seconds, were measured."""
-    return Window(
-        seconds=seconds,
+    """A window in which these latencies, in seconds, were measured, with these fields."""
+    made = Window(
+        end_ns=round(seconds * 1e9),
         requests=len(latencies),
-        errors=errors or {},
         latency=histogram(latencies),
         counters=None if items is None or batches is None else Counters(items, batches, {"4": batches}),
-        client_cpu_seconds=0.01,
+        cpu_ns=10_000_000,
     )
+    return msgspec.structs.replace(made, **fields)
 
 
 def streamed(
@@ -60,7 +61,7 @@ def streamed(
 ) -> Window:
     """The same window of streams: of each request so many tokens, one a chunk, at even distances in seconds."""
     count = plain.requests
-    return replace(
+    return msgspec.structs.replace(
         plain,
         streams=Streams(
             ttft=histogram([ttft] * count),
@@ -81,7 +82,7 @@ def cached(*shares: float, requests: int = 10) -> list[Window]:
 
 def tallied(tallies: dict[str, int], *, requests: int = 10) -> Window:
     """A window of a server that counted these besides its batches."""
-    return replace(window((0.01,) * requests), counters=Counters(40, 10, tallies=tallies))
+    return window((0.01,) * requests, counters=Counters(40, 10, tallies=tallies))
 
 
 def start(*windows: Window, cold_start_seconds: float = 1.5) -> Start:
@@ -202,9 +203,8 @@ def window_at(cost: float, *, requests: int = 1000, batch_cost: float | None = N
     """A window of which every metric has this log cost; batches may have their own."""
     latency = LATENCY_SECONDS * math.exp(cost)
     return Window(
-        seconds=WINDOW_SECONDS * math.exp(cost),
+        end_ns=round(WINDOW_SECONDS * 1e9 * math.exp(cost)),
         requests=requests,
-        errors={},
         latency=Histogram(
             {bucket_of(round(latency * 1e9)): requests} if requests else {},
             round(latency * 1e9) * requests,

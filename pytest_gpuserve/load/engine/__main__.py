@@ -1,7 +1,7 @@
 """The engine process: ``python -m pytest_gpuserve.load.engine OWNER``, with the process id of its owner.
 
 It reads one ``Plan`` from standard input, answers ``Ready``, and reads ``Begin``. Then it loads the server until the
-plan or its owner ends the load, and writes a ``Tick`` to standard output at every tick's end. On ``Again`` it stops
+plan or its owner ends the load, and writes a ``Window`` to standard output at every tick's end. On ``Again`` it stops
 sending, waits for answers to requests in flight, writes ``Ready`` and waits for another ``Begin``. At the end of
 standard input the process exits; the owner, or the owner's death, closes that. The engine measures, without
 conclusions.

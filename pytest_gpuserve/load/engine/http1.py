@@ -331,7 +331,7 @@ class HttpConnection(Slot):
 
     def _sent(self) -> None:
         """Note that the kernel has all of a timed request."""
-        self._transport.loop.counters.tick.sending_ns += time.perf_counter_ns() - self.sent_ns
+        self._transport.loop.counters.sending_ns += time.perf_counter_ns() - self.sent_ns
 
     def expire(self, seconds: float) -> None:
         """Give up the request, and its connection, which may still answer it."""
@@ -427,7 +427,7 @@ class HttpConnection(Slot):
 
     def _finish(self, now_ns: int, parsed: Parsed, data: bytes | None = None) -> None:
         self._busy = False
-        self._transport.loop.counters.tick.receiving_ns += now_ns - self._first_ns
+        self._transport.loop.counters.receiving_ns += now_ns - self._first_ns
         # A server that answers before it has read all of the request will take the rest for another one.
         is_for_one = self._transport.ended_after_first >= ENDED_AFTER_FIRST
         keep = parsed.reusable and self._rest is None and not self._closing and not is_for_one

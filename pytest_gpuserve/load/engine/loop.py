@@ -327,7 +327,7 @@ class Loop:
         if is_met is None:
             self.counters.tick.unjudged += 1
         elif is_met:
-            self.counters.tick.good += 1
+            self.counters.good += 1
 
     def _check_end(self) -> None:
         if self.ended:

@@ -15,10 +15,9 @@ from operator import truediv
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine.transport import Repeat, text_of
-from pytest_gpuserve.load.tick import HISTOGRAMS, AnswerCount, Tick
 from pytest_gpuserve.load.wire import BEAT_NS
 from pytest_gpuserve.measure.histogram import LOG2_BASE, Histogram
-from pytest_gpuserve.measure.window import Streams
+from pytest_gpuserve.measure.window import HISTOGRAMS, AnswerCount, Streams, Window
 from pytest_gpuserve.process.logs import excerpt
 
 if TYPE_CHECKING:
@@ -84,6 +83,9 @@ class TickCounters:
     Attributes:
         tick: The current tick. Loops add to its numbers, and note durations here until it ends.
         answers: Distinct answers of each payload: number of occurrences, and the first request of each.
+        good: As in the tick, like the two below it.
+        sending_ns: See there.
+        receiving_ns: See there.
         tokens: As in `Streams`, like the two below it.
         with_usage: See there.
         usage_tokens: See there.
@@ -108,10 +110,11 @@ class TickCounters:
         self._reset(0)
 
     def _reset(self, number: int) -> None:
-        self.tick = Tick(number)
+        self.tick = Window(number)
         self.answers: list[dict[bytes, list[int]]] = [{} for _ in range(self._payloads)]
         """Distinct answers of each payload: number of occurrences, and the first request of each."""
         self.repeat.begin_tick(self.answers[0])
+        self.good = self.sending_ns = self.receiving_ns = 0
         self.tokens = self.with_usage = self.usage_tokens = 0
         self._failed = 0
         self._kept = 0
@@ -168,7 +171,7 @@ class TickCounters:
         *,
         open_loop: bool = False,
         last: bool = False,
-    ) -> Tick:
+    ) -> Window:
         """Return the counts since the last call.
 
         Args:
@@ -184,6 +187,7 @@ class TickCounters:
         ttft, itl, tpot = self.ttft.close(), self.itl.close(), self.tpot.close()
         if ttft.total or self.tokens:
             tick.streams = Streams(ttft, itl, tpot, self.tokens, self.with_usage, self.usage_tokens)
+        tick.good, tick.sending_ns, tick.receiving_ns = self.good, self.sending_ns, self.receiving_ns
         tick.end_ns = now_ns
         tick.requests = tick.latency.total
         tick.sent = tick.requests + self._failed + len(sent_ns) - self._under_way
