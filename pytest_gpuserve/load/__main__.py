@@ -116,7 +116,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="python -m pytest_gpuserve.load",
         usage="%(prog)s URL [options]",
         description="Load a server, and print the measurement and whether it is valid.",
-        epilog="Exit status: 0 if it is valid, 1 if not, 2 for a wrong argument.",
+        epilog="Exit status: 0 if the measurement is valid, 1 if not, 2 for a wrong argument.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -127,13 +127,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max-in-flight", type=_count, metavar="N", help="ceiling on an open loop's requests in flight")
     add("--requests", type=_count, metavar="N", help="end after this number of requests")
     add("--duration", type=_above_zero, metavar="SECONDS", help="end after this time (default: 10)")
-    add("--warmup", type=_above_zero, default=0.0, metavar="SECONDS", help="time at the start that is not counted")
+    add("--warmup", type=_above_zero, default=0.0, metavar="SECONDS", help="first part of the duration, not counted")
     add("--processes", type=_count, default=1, metavar="N", help="engines that share the load (default: 1)")
-    add("--body", metavar="TEXT", action="append", default=[], help="request body; several rotate")
+    add("--body", metavar="TEXT", action="append", default=[], help="request body; repeat it to rotate several")
     add("--body-file", type=Path, metavar="FILE", action="append", default=[], help="the same from a file")
-    add("--header", metavar="'NAME: VALUE'", action="append", default=[], help="of every request")
+    add("--header", metavar="'NAME: VALUE'", action="append", default=[], help="header of every request")
     add("--stream", action="store_true", help="answers are server-sent events: time their tokens")
-    add("--allowed-errors", type=_share, default=0.0, metavar="SHARE", help="of the requests (default: 0)")
+    add("--allowed-errors", type=_share, default=0.0, metavar="SHARE", help="of requests that may fail (default: 0)")
     add("--timeout", type=_above_zero, default=10.0, metavar="SECONDS", help="most time of a request (default: 10)")
     add("--json", action="store_true", help="print JSON instead of the summary")
     return parser

@@ -58,7 +58,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpu-runner", metavar="LABELS", help="labels of a GPU runner, such as self-hosted,gpu")
     parser.add_argument("--gpu", metavar="NAME", help="that runner's GPU, as pytest_gpuserve.doctor prints it there")
     parser.add_argument(
-        "--start-timeout", type=float, default=120.0, metavar="SECONDS", help="most time until its answer"
+        "--start-timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="most time until the app answers (default: 120)",
     )
     return parser
 

@@ -56,7 +56,7 @@ MARKER: Final = "gpuserve"
 
 FULL_MARKER: Final = "gpuserve_full"
 
-FULL_HELP: Final = f"{FULL_MARKER}: a point of a published matrix, which is measured only with --gpuserve-full"
+FULL_HELP: Final = f"{FULL_MARKER}: the test runs only with --gpuserve-full"
 
 ONE_AT_A_TIME: Final = "one_at_a_time"
 
@@ -76,7 +76,8 @@ MARKER_HELP: Final = (
     f" Metrics: {', '.join(metric.option for metric in METRICS.values())}. {ONE_AT_A_TIME}=True: the servers of a"
     " comparison alternate, because they do not fit into memory together, or each needs the GPU for itself."
     f" {LAPS}=False: the test's function is not repeated for the next start of its servers."
-    f" {DEVICE}='cpu': the marker holds only on this device, and there overrides one of the same place without a device"
+    f" {DEVICE}='cpu': the marker applies only to this device. There it overrides a marker without"
+    f" {DEVICE}= on the same function, class or module"
 )
 
 
@@ -198,4 +199,4 @@ class PublishedSizes:
 
 def _line(number: int) -> str:
     tests, them = ("1 test", "it") if number == 1 else (f"{number} tests", "them")
-    return f"gpuserve: {tests} of the published sizes left out: --gpuserve-full measures {them}"
+    return f"gpuserve: {tests} marked {FULL_MARKER} left out: --gpuserve-full runs {them}"

@@ -138,7 +138,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpuserve-full",
         action="store_true",
-        help="measure the published sizes too: tests marked gpuserve_full, and the published request counts",
+        help="also run tests marked gpuserve_full; the fixture full_size is then True",
     )
     group.addoption(
         "--gpuserve-artifacts",
@@ -147,7 +147,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption("--reason", metavar="TEXT", help="why a baseline update may record a worse value")
     group.addoption(
-        "--gpuserve-docs", action="store_true", help="print the folder of the plugin's pages, and run no tests"
+        "--gpuserve-docs", action="store_true", help="print the folder of the documentation, and run no tests"
     )
     for name, default, text in (
         ("gpu", "auto", "like --gpu"),
@@ -162,15 +162,19 @@ def add_options(parser: pytest.Parser) -> None:
         (
             "gpuserve_foreign_cores",
             "0.25",
-            "cores that other processes may take during a measurement (or 5 % of all, if more)",
+            "cores that other processes may take during a measurement, or 5 % of all if that is more (default: 0.25)",
         ),
         ("gpuserve_load_engine", "local", "like --load-engine"),
-        ("gpuserve_lock_wait", "600", "seconds to wait for another pytest run that measures on the same device"),
+        (
+            "gpuserve_lock_wait",
+            "600",
+            "seconds to wait for another pytest run that measures on the same device (default: 600)",
+        ),
     ):
         parser.addini(name, text, default=default)
     parser.addini(
         "gpuserve_base_files",
-        "files ignored by git for the base's folder, one pattern a line; !PATTERN leaves files out",
+        "git-ignored files that the base's folder gets too, one pattern a line; !PATTERN leaves files out",
         type="linelist",
         default=[],
     )

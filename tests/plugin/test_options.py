@@ -204,7 +204,7 @@ def test_published_sizes_are_left_out(project: Project) -> None:
     project.test_file.write_text(TWO)
     result = project.run("--baseline-update", JSON)
     result.assert_outcomes(passed=2, deselected=2)
-    line = "gpuserve: {} of the published sizes left out: --gpuserve-full measures {}"
+    line = "gpuserve: {} marked gpuserve_full left out: --gpuserve-full runs {}"
     assert text_of(result).count(line.format("2 tests", "them")) == 1
     assert project.result()["nodeid"].endswith("test_it[8]")
     selected = project.run("-k", "16 or plain")
