@@ -174,13 +174,13 @@ def prompts(
 ) -> Prompts:
     """Make prompts of random words; equal arguments make equal prompts.
 
-    Each sent prompt has a number of its own. Without a tokenizer a word counts as one token, the number as
-    four. The tokens of the chat template are additional.
+    Each prompt contains a number, so that no two sends are equal. Without a tokenizer a word counts as one token, the
+    number as four. The tokens of the chat template are additional.
 
     Args:
-        n: Number of prompts or conversations; they are sent in turn.
+        n: Number of prompts or conversations. They are sent in rotation; if lengths differ, in a random order.
         input_tokens: Tokens of a prompt without the shared prefix, at least 16: a number, or its distribution.
-        output_tokens: Most tokens of an answer, likewise.
+        output_tokens: Most tokens of an answer: a number, or its distribution.
         shared_prefix: Additional tokens at the start, which all prompts share.
         turns: Prompts of a conversation. Each is sent with all earlier ones, and with answers of random words, which
             have the requested number of tokens.

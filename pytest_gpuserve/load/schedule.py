@@ -61,7 +61,7 @@ class _Checked(msgspec.Struct, frozen=True):
                 check_whole(what, value, 1)
 
     def workload(self) -> dict[str, str]:
-        """Facts that a baseline must have in common with it."""
+        """Facts in which a baseline must agree with this schedule."""
         return {"load": self._load, **self._facts()}
 
     def _facts(self) -> dict[str, str]:
@@ -72,11 +72,7 @@ class _Checked(msgspec.Struct, frozen=True):
 
 
 class _Users(_Checked, frozen=True, kw_only=True):
-    """Users, each of whom sends the next request when the last one is answered.
-
-    Args:
-        think_seconds: Pause of a user between an answer and the next request.
-    """
+    """Users, each of whom sends the next request when the last one is answered."""
 
     think_seconds: float = 0.0
 
@@ -85,7 +81,8 @@ class Closed(_Users, frozen=True, tag="closed"):
     """A constant number of users.
 
     Args:
-        users: Their number.
+        users: Number of users.
+        think_seconds: Pause of a user between an answer and the next request.
     """
 
     _load = "closed loop"
@@ -101,6 +98,7 @@ class Steps(_Users, frozen=True, tag="steps"):
 
     Args:
         steps: Number of users and seconds of each step. A user who is taken away leaves after the current answer.
+        think_seconds: Pause of a user between an answer and the next request.
     """
 
     _load = "stepped users"
@@ -119,19 +117,14 @@ class Steps(_Users, frozen=True, tag="steps"):
 
 
 class _Arrivals(_Checked, frozen=True, kw_only=True):
-    """An open loop: requests are due at times that do not depend on answers.
-
-    Args:
-        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
-            counts.
-    """
+    """An open loop: requests are due at times that do not depend on answers."""
 
     max_in_flight: int | None = None
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule.
+        """Return the arrivals that one of several load engines sends.
 
-        Every part makes the times of all parts, so that they do not depend on the number of parts.
+        Every engine makes the times of all, so that they do not depend on the number of engines.
         """
         own = islice(enumerate(self._due_seconds(seed)), part, None, parts)
         # Rounded last, because rounded gaps would shift the rate of a fast schedule.
@@ -147,6 +140,8 @@ class Constant(_Arrivals, frozen=True, tag="constant"):
 
     Args:
         rate: Requests a second.
+        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
+            counts.
     """
 
     _load = "open loop, constant"
@@ -162,6 +157,8 @@ class Poisson(_Arrivals, frozen=True, tag="poisson"):
 
     Args:
         rate: Requests a second, on average.
+        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
+            counts.
     """
 
     _load = "open loop, Poisson"
@@ -178,6 +175,8 @@ class Gamma(_Arrivals, frozen=True, tag="gamma"):
     Args:
         rate: Requests a second, on average.
         shape: Shape of the gaps' distribution, whose squared coefficient of variation is ``1 / shape``; 1 is Poisson.
+        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
+            counts.
     """
 
     _load = "open loop, gamma"
@@ -194,7 +193,10 @@ class Trace(_Arrivals, frozen=True, tag="trace"):
     """A recorded load, replayed once.
 
     Args:
-        requests: Due time of each request in seconds from the begin, and its index in ``server.rotate([...])``.
+        requests: Due time of each request in seconds from the start of the load, and its index in
+            ``server.rotate([...])``.
+        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
+            counts.
     """
 
     _load = "trace"
@@ -216,7 +218,7 @@ class Trace(_Arrivals, frozen=True, tag="trace"):
             before = seconds
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule."""
+        """Return the arrivals that one of several load engines sends."""
         own = super().arrivals(seed, part, parts)
         return (Arrival(at_ns, number, self.requests[number][1]) for at_ns, number, _ in own)
 
@@ -234,6 +236,8 @@ class Burst(_Arrivals, frozen=True, tag="burst"):
 
     Args:
         requests: Number of requests.
+        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
+            counts.
     """
 
     _load = "burst"
@@ -322,7 +326,7 @@ class Objectives(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.ttft is not None or self.tpot is not None
 
     def met(self, latency_ns: int, ttft_ns: int | None, tpot_ns: int | None) -> bool | None:
-        """Whether an answer meets all objectives; None if an unknown value decides that."""
+        """Whether an answer meets all objectives; None if that depends on an unknown value."""
         limits = ((self.latency, latency_ns), (self.ttft, ttft_ns), (self.tpot, tpot_ns))
         asked = [(limit * 1e9, found_ns) for limit, found_ns in limits if limit is not None]
         if any(found_ns is not None and found_ns > limit_ns for limit_ns, found_ns in asked):
