@@ -57,9 +57,9 @@ def find_base(top: Path, path: Path, is_same: Callable[[bytes], bool]) -> str:
         if version is None and _known(checkout, "ls-tree", commit, "--", f":(literal){name}"):
             what = shlex.quote(f"{commit}:{name}")
             raise GpuserveError(
-                "git does not read a version of a baseline file",
+                "git could not read a version of a baseline file",
                 looked=[f"{commit}:{name}"],
-                remedies=[f"git says what is missing: `git -C {here} cat-file -p {what}`"],
+                remedies=[f"see what is missing: `git -C {here} cat-file -p {what}`"],
             )
         return version is not None and is_same(os.fsencode(version))
 
@@ -79,7 +79,7 @@ def find_base(top: Path, path: Path, is_same: Callable[[bytes], bool]) -> str:
         # This is the newest commit that changed the file, so it has the entry's present content.
         commit = _known(checkout, "rev-list", "-1", start, "--", f":(top,literal){name}")
         if not commit:
-            raise GpuserveError("git does not list the history of a file", looked=[f"{checkout}: {name}"])
+            raise GpuserveError("git could not list the history of a file", looked=[f"{checkout}: {name}"])
         parents = _parents(checkout, commit)
         earlier = next((place for place in _places(checkout, commit, parents, name) if has(*place)), None)
         if earlier is None:

@@ -221,7 +221,7 @@ def said_at_start(root: Path, *, gates: bool) -> Iterator[str]:
     try:
         top = checkout_of(root)
     except NoCheckout as problem:
-        yield f"nothing can be settled side by side: {problem.summary}\n  help: {problem.remedies[0]}"
+        yield f"nothing can be compared side by side: {problem.summary}\n  help: {problem.remedies[0]}"
         return
     if gates and git_text(top, "rev-parse", "--is-shallow-repository") == "true":
-        yield f"a baseline from before the end of this clone cannot be settled side by side\n  help: {FULL_HISTORY}"
+        yield f"a baseline older than this clone's history cannot be compared side by side\n  help: {FULL_HISTORY}"

@@ -341,7 +341,7 @@ class TestComparison:
         if isinstance(judgement, Reason):
             return judgement
         decided = judgement.verdict is Verdict.REGRESSED or judgement.verdict.passes
-        told = f"{'settled' if decided else 'looked at'} side by side with the baseline's commit"
+        told = f"{'decided' if decided else 'looked at'} side by side with the baseline's commit"
         changed = "; ".join(changes_since(stored, self.bench.here))
         text = f"only the code was compared: both builds now have {changed}"
         shared = (Reason(ReasonKind.SHARED_CHANGES, text),) if changed else ()
@@ -403,8 +403,8 @@ class TestComparison:
         return Reason(
             ReasonKind.BUDGET_SPENT,
             f"not decided after {taken} round{'s' if taken != 1 else ''}, and another of about {seconds:.0f} s would"
-            f" exceed the test's budget of {budget:.0f} s; raise it with --gpuserve-budget=SECONDS, or run it again: it"
-            " goes on where this run ends",
+            f" exceed the test's budget of {budget:.0f} s; raise it with --gpuserve-budget=SECONDS, or run the test"
+            " again: it keeps its rounds",
             seconds=budget,
         )
 

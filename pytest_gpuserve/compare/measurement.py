@@ -480,11 +480,11 @@ _KINDS: Final[Mapping[type[GpuserveError], ReasonKind]] = {
 
 
 def not_settled(problem: GpuserveError) -> Reason:
-    """Reason why a stored verdict cannot be settled side by side, with a remedy."""
+    """Reason why the base cannot be measured side by side, with a remedy."""
     # Without a checkout, the remedy was given before the first measurement.
     text = problem.summary if isinstance(problem, NoCheckout) else str(problem)
     kind = _KINDS.get(type(problem), ReasonKind.NOT_SIDE_BY_SIDE)
-    return Reason(kind, f"the verdict could not be settled side by side: {text}")
+    return Reason(kind, f"the base could not be measured side by side: {text}")
 
 
 def _priors(stored: Sequence[Session], past: Mapping[str, Sequence[Sequence[RoundPoint]]]) -> Callable[[Metric], Prior]:

@@ -46,7 +46,7 @@ MOST_NAMED: Final = 3
 """Number of left out files that a reason names."""
 
 NOT_LOOKED_AT: Final = Reason(ReasonKind.NOT_LOOKED_AT, "no result yet: p99 needs a full round, a cold start two")
-LOOKED_BEFORE: Final = Reason(ReasonKind.LOOKED_BEFORE, "this look was taken before, and did not decide it")
+LOOKED_BEFORE: Final = Reason(ReasonKind.LOOKED_BEFORE, "an earlier run took this look, and it did not decide")
 
 
 def rounds_until(rounds: Sequence[Round], look: int) -> Sequence[Round]:

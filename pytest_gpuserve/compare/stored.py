@@ -2,7 +2,7 @@
 
 Stored numbers count only on a GPU, and only if this host recorded them with the same facts of the GPU while it was as
 fast as now. They may then end a comparison with PASS. If rounds are impossible they give all three outcomes, with the
-remark that they were not settled side by side.
+remark that no rounds were measured.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 SHARED_GPU: Final = Reason(
     ReasonKind.NOT_SIDE_BY_SIDE,
-    "not settled side by side with the baseline's commit, because both servers would share the GPU's memory; start"
+    "not measured side by side with the baseline's commit, because both servers would share the GPU's memory; start"
     " them alternately: @pytest.mark.gpuserve(one_at_a_time=True)",
 )
 
-NOT_ASKED: Final = Reason(ReasonKind.NOT_SIDE_BY_SIDE, "not settled side by side: --stored-only")
+NOT_ASKED: Final = Reason(ReasonKind.NOT_SIDE_BY_SIDE, "not measured side by side: --stored-only")
 
 RUNS_ALREADY: Final = Reason(
     ReasonKind.NOT_SIDE_BY_SIDE,
-    "not settled side by side: this server runs already, so the plugin cannot start another build of it",
+    "not measured side by side: this server runs already, so the plugin cannot start another build of it",
 )
 
-BY_STORED: Final = Reason(ReasonKind.STORED_ALONE, "by stored numbers, not settled side by side")
+BY_STORED: Final = Reason(ReasonKind.STORED_ALONE, "judged by stored numbers alone, not side by side")
 """Remark on a verdict that rests on stored numbers alone, because rounds are impossible."""
 
 
@@ -332,5 +332,5 @@ def _changed(judgement: Judgement) -> str:
 
 
 def _needs_reason(metric: Metric) -> Reason:
-    text = f"recording this would loosen {metric.name}, which needs a reason: --reason='why it is worth it'"
+    text = f"this would replace the stored {metric.name} by a worse one; give the reason: --reason='why it is worth it'"
     return Reason(ReasonKind.NEEDS_REASON, text)

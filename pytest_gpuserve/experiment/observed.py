@@ -105,7 +105,7 @@ class Observed:
         found = Window.pooled(self._windows).counters
         if found is None:
             raise NotMeasured(
-                "this server does not count, or did not in every window",
+                "the server's counters are unknown: it has none, or did not report them in every window",
                 remedies=["command_server and remote_server take counters=MetricNames(...)"],
             )
         return found
@@ -186,7 +186,7 @@ def steps_of(steps: Sequence[tuple[int, float]], starts: Sequence[Start]) -> tup
     longest = max((window.seconds for start in starts for window in start.windows), default=0.0)
     if longest > min(seconds for _, seconds in steps) and len(steps) > 1:
         raise NotMeasured(
-            f"steps are not known of windows of {format_seconds(longest)}: side by side a whole load is one window"
+            f"the steps cannot be told apart: side by side the whole load is one window, of {format_seconds(longest)}"
         )
     ends = list(itertools.accumulate(seconds for _, seconds in steps))
     # Windows of each step in each start; in the last ones only requests in flight at the end were still answered.

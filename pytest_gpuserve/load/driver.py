@@ -123,7 +123,9 @@ class EngineProcess:
         with suppress(BrokenPipeError):
             while rest:
                 if not room.poll(SILENCE_SECONDS * 1000):
-                    raise LoadFailed(f"the load engine read nothing for {SILENCE_SECONDS:.0f} s", log_tail=self._tail())
+                    raise LoadFailed(
+                        f"the load engine did not read its orders for {SILENCE_SECONDS:.0f} s", log_tail=self._tail()
+                    )
                 rest = rest[os.write(stdin, rest) :]
 
     def wait_ready(self, seconds: float) -> None:

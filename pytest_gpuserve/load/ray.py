@@ -243,7 +243,7 @@ class _OwnCluster:
             token.write_text(secrets.token_hex(32))
         except OSError as problem:
             process.stop()
-            raise LoadFailed("the files of a Ray cluster have no place", found=str(problem)) from problem
+            raise LoadFailed("the folder of the Ray cluster could not be made", found=str(problem)) from problem
         address = f"127.0.0.1:{free_port()}"
         # The user's variables for another cluster do not apply to this one.
         others = {each: value for each, value in os.environ.items() if not each.startswith("RAY_")}

@@ -43,7 +43,7 @@ class RayWorker:
             )
         if network and network != own_network():
             raise LoadFailed(
-                f"{node} is another host, which does not reach the server of this one",
+                f"{node} is another host, from which this host's server cannot be reached",
                 remedies=["load a server that all nodes reach: remote_server('http://HOST:PORT')"],
             )
         self._engine = EngineProcess(LOCAL.commands(1)[0], LOCAL.end_seconds)

@@ -169,7 +169,9 @@ def _quantile_of_streams(metric: Metric, q: float, total: Window) -> float:
     # The first token has no time before it that could be in the same read.
     if metric.times != "ttft" and not is_quantile_known(times, q):
         share = format_fraction(within_one_read(times))
-        raise NotMeasured(f"{metric.name} is not known: {share} of its times lie within one read of the client")
+        raise NotMeasured(
+            f"{metric.name} is not known: for {share} of its times, one read of the client brought all tokens"
+        )
     return times.quantile(q)
 
 

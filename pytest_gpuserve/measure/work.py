@@ -90,7 +90,7 @@ def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None])
         return Reason(
             ReasonKind.WORK_UNKNOWN,
             f"unknown work: {silent} of {answers} answers of the reference reported no usage, and {others_silent} of"
-            f" {others} answers of what is compared with it. Two builds are comparable if both report usage, or neither"
+            f" {others} of the other server. Two builds are comparable if both report usage, or neither"
             " does",
         )
     then, found = (

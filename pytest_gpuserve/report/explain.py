@@ -135,6 +135,6 @@ def _not_shown_within(judgement: Judgement) -> tuple[Reason, ...]:
         return ()
     if abs(change) > tolerance or abs(worst) <= tolerance:
         return ()
-    within = f"within the tolerance of {format_fraction(tolerance)}"
-    text = f"{within} by its estimate, but not shown to be within it: the interval reaches {format_change(worst)}"
+    within = f"the change is within the tolerance of {format_fraction(tolerance)}"
+    text = f"{within}, but the interval reaches {format_change(worst)}"
     return (Reason(ReasonKind.WITHIN_TOLERANCE, text),)

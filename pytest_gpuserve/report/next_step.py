@@ -28,7 +28,7 @@ UPDATE: Final = "--baseline-update"
 UPDATE_NEW: Final = "--baseline-update-new"
 ACCEPT: Final = (UPDATE, "--reason=why it is worth it")
 
-CLOSER: Final = "look closer, beside the code before"
+CLOSER: Final = "compare side by side with the previous code"
 """Step before a regression is accepted that only a stored number shows, because the machine may have changed."""
 
 MOST_IDS: Final = 3
@@ -95,7 +95,7 @@ def steps_of(judgement: Judgement, nodeid: str, gpu: str, *, before: str) -> lis
         Verdict.MISSING: "to record it",
         Verdict.INCONCLUSIVE: "to look longer",
     }[judgement.verdict]
-    confirmed = ", if the closer look confirms it" if closer else ""
+    confirmed = ", if that confirms it" if closer else ""
     return [*closer, f"{purpose}{confirmed}: {command([nodeid], gpu, *options)}"]
 
 
@@ -137,7 +137,7 @@ REMEDIES: Final[Mapping[ReasonKind, str]] = {
     ReasonKind.HOST_SHARED: _QUIET,
     ReasonKind.COMMIT_UNKNOWN: "fetch the missing history",
     ReasonKind.NOT_COMMITTED: "commit the baseline, with the code that it belongs to",
-    ReasonKind.OUTSIDE_GIT: "give both builds the difference that its reason names",
+    ReasonKind.OUTSIDE_GIT: "remove the difference that its reason names",
     ReasonKind.FOREIGN_PROCESS: "end other processes on the GPU",
     ReasonKind.GPU_UNUSED: "let the server use the GPU",
     ReasonKind.THROTTLED: "cool the GPU, or lower its clocks",

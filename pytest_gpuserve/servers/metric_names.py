@@ -277,7 +277,7 @@ class _Page:
         value = self.sum(name)
         if value != round(value):
             raise ServerFailed(
-                f"the metric {name} counts, and yet is {value}",
+                f"the metric {name} has to be a count, but is {value}",
                 looked=[self.names.path],
                 remedies=["name a counter, not a time or an average, in counters=MetricNames(...)"],
             )

@@ -198,7 +198,7 @@ def test_a_version_that_git_has_lost_is_an_error(project: Project) -> None:
     project.record(b=1)
     project.commit()
     (project.root / ".git" / "objects" / lost[:2] / lost[2:]).unlink()
-    with pytest.raises(GpuserveError, match="does not read a version"):
+    with pytest.raises(GpuserveError, match="could not read a version"):
         project.base("a")
 
 

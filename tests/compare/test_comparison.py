@@ -112,9 +112,9 @@ OTHER_DRIVER = {"device": replace(on_gpu(here()).device, gpu=replace(GPU, driver
     "now, where, base, expected, words",
     {
         "within the tolerance": (SAME, {}, WORSE, (Verdict.PASS, "baseline"), ""),
-        "worse": (WORSE, {}, WORSE, (Verdict.REGRESSED, "against"), "settled side by side"),
-        "worse by the hour alone": (WORSE, {}, SAME, (Verdict.PASS, "against"), "settled side by side"),
-        "better": (Build(-0.3), {}, SAME, (Verdict.PASS, "against"), "settled side by side"),
+        "worse": (WORSE, {}, WORSE, (Verdict.REGRESSED, "against"), "decided side by side"),
+        "worse by the hour alone": (WORSE, {}, SAME, (Verdict.PASS, "against"), "decided side by side"),
+        "better": (Build(-0.3), {}, SAME, (Verdict.PASS, "against"), "decided side by side"),
         "of another host": (SAME, {"device": on_gpu(here("host-b")).device}, SAME, (Verdict.PASS, "against"), ""),
         "of another driver": (SAME, OTHER_DRIVER, WORSE, (Verdict.REGRESSED, "against"), "only the code was compared"),
     },
@@ -241,7 +241,7 @@ def test_a_base_commit_that_cannot_be_compared_with_is_a_reason(problem: type[Gp
     """The reason has the remedy, unless a warning before the first measurement had it."""
     reason = not_settled(problem("it is not there", remedies=["put it there"]))
     assert reason.kind is kind
-    assert reason.text.startswith("the verdict could not be settled side by side: it is not there")
+    assert reason.text.startswith("the base could not be measured side by side: it is not there")
     assert ("put it there" in reason.text) is (problem is not NoCheckout)
 
 
@@ -286,7 +286,7 @@ def test_where_rounds_are_impossible_stored_numbers_decide(  # noqa: PLR0917 -- 
     assert final.reference_kind == "baseline"
     assert final.verdict is verdict
     assert words in text_of(final)
-    assert "by stored numbers, not settled side by side" in text_of(final)
+    assert "by stored numbers alone, not side by side" in text_of(final)
 
 
 @pytest.mark.parametrize("alone", [WORSE, Build(-0.5), Build(0.03)])
@@ -335,7 +335,7 @@ def test_a_recording_that_is_worse_needs_a_reason(world: World) -> None:
         world.next_run(reason=reason)
         comparison = ask(world.judge().measure(target(), SHAPE, None), THROUGHPUT)
         assert comparison.holds is holds
-        assert ("needs a reason: --reason=" in text_of(comparison.judgement)) is not holds
+        assert ("give the reason: --reason=" in text_of(comparison.judgement)) is not holds
 
 
 def test_what_was_measured_alone_stays_the_run(world: World) -> None:

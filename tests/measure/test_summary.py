@@ -100,7 +100,7 @@ def test_an_empty_step_has_no_mean() -> None:
     with pytest.raises(UsageProblem, match="steps"):
         _ = Observed(lambda: [session()], Closed(4)).steps
     assert [step.users for step in Observed(lambda: [session()], Steps(((3, 2.0),))).steps] == [3]
-    with pytest.raises(NotMeasured, match="side by side a whole load is one window"):
+    with pytest.raises(NotMeasured, match="side by side the whole load is one window"):
         steps_of(((1, 1.0), (20, 1.0)), [start(window((0.010,) * 100, seconds=2.1))])
 
 
@@ -108,13 +108,13 @@ def test_what_nobody_looked_at_is_not_measured() -> None:
     """Counters and busy cores of starts that have none are errors, not zero; so is a sum of only some starts."""
     uncounted = start(window(items=None, batches=None))
     unseen = Observed(lambda: [session(uncounted)])
-    with pytest.raises(NotMeasured, match="does not count"):
+    with pytest.raises(NotMeasured, match="counters are unknown"):
         _ = unseen.counters
     with pytest.raises(NotMeasured, match="busy cores"):
         _ = unseen.cpu_share
     known = start(timed(counters(queue=0.1)))
     assert Observed(lambda: [session(known, known)]).counters.items == 20
-    with pytest.raises(NotMeasured, match="not in every window"):
+    with pytest.raises(NotMeasured, match="not report them in every window"):
         _ = Observed(lambda: [session(known, uncounted)]).counters
 
 

@@ -123,7 +123,7 @@ def test_a_shallow_clone_is_told_before_it_measures(project: Project, root: Path
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", str(clone.path))
     before, _, after = gated(clone).partition("test_perf.py")
     assert verdict_of(clone) not in {"PASS", "IMPROVED", "REGRESSED"}
-    assert "cannot be settled side by side" in before
+    assert "cannot be compared side by side" in before
     assert "ends before the commit that brought the baseline entry" in after
     run(proposed(before), clone.path)
     assert git(clone.path, "log", "--format=%H", "--diff-filter=A", "--", BASELINE) == base

@@ -125,7 +125,7 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
     ),
     "after the last look no time helps; the code before, side by side, may": (
         one(LAST_LOOK),
-        f"look closer, beside the code before: {TYPED} --against='HEAD~1'",
+        f"compare side by side with the previous code: {TYPED} --against='HEAD~1'",
     ),
     "which it was": (one(replace(LAST_LOOK, reference_kind="against")), ""),
     "few requests need a longer load, not more sessions": (
@@ -258,10 +258,11 @@ def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
     """In git, a regression that only a stored number shows is looked at first, by the same command in both places."""
     judged = judgement(reasons=(Reason(ReasonKind.COMMIT_UNKNOWN, "git has no such commit"),))
     run = replace(run_of(result_of("t.py::test_z[50]", judged)), commit="0123456789ab", clean=clean)
-    found = f"look closer, beside the code before: pytest 't.py::test_z[50]' --gpu=T4 --against={shlex.quote(before)}"
+    command = f"pytest 't.py::test_z[50]' --gpu=T4 --against={shlex.quote(before)}"
+    found = f"compare side by side with the previous code: {command}"
     steps = steps_of(judged, "t.py::test_z[50]", "T4", before=code_before("0123456789ab", clean=clean))
     accepted = "pytest 't.py::test_z[50]' --gpu=T4 --baseline-update --reason='why it is worth it'"
-    assert steps == [f"first {found}", f"to accept the new number, if the closer look confirms it: {accepted}"]
+    assert steps == [f"first {found}", f"to accept the new number, if that confirms it: {accepted}"]
     assert next_step(run) == f"next: {found}"
 
 

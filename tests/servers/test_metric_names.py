@@ -84,7 +84,7 @@ SIZES = "size_sum 4\nsize_count 2\nsize_bucket"
     [
         (BOTH | {"items": "broken"}, PAGE, ["metric broken is not a count", "leave out counters"]),
         (BOTH | {"items": "process_limit"}, PAGE, ["metric process_limit is not a count"]),
-        (BOTH | {"items": "took_sum"}, PAGE, ["metric took_sum counts, and yet is 1.5", "name a counter"]),
+        (BOTH | {"items": "took_sum"}, PAGE, ["metric took_sum has to be a count, but is 1.5", "name a counter"]),
         # The page's metrics are listed, also if only the label is unknown.
         (BOTH | {"items": "item", "labels": {"model": "a"}}, PAGE, ["no metric item with {'model'", LISTED]),
         (BOTH | {"labels": {"model": "c"}}, PAGE, ["no metric items with {'model'", LISTED]),
