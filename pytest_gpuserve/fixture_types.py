@@ -53,36 +53,30 @@ class Load:
     ) -> Run:
         """Load a server and return the measurement.
 
-        In a session, the plugin starts the server ``starts`` times, because starts of one build differ. It warms each
-        start up and measures it. Side by side with another build, it measures up to eight rounds within the budget,
+        If the load is measured alone, each session has ``starts`` fresh starts of the server, because starts of one
+        build differ. If it is measured side by side with another build, it has up to eight rounds within the budget,
         until every comparison is decided.
 
         Args:
-            target: The requests and their server: ``server.post(...)``, or several in rotation:
-                ``server.rotate([...])``.
-            concurrency: Number of users. Each sends its next request when its last one was answered.
-            schedule: Instead of ``concurrency``, one of ``pytest_gpuserve.load``: ``Closed``, ``Steps``, ``Constant``,
-                ``Poisson``, ``Gamma``, ``Trace`` or ``Burst``. Latencies of an open loop begin when requests were
-                due. ``Steps``, ``Trace`` and ``Burst`` end by themselves and are measured as a whole.
-            seconds: Measured time of a start that is measured alone, 4 by default, at least 2. It is up to three times
-                as long if answers are slow, or a quantile needs more requests. Side by side, ``8`` doubles the length
-                of a window, ``12`` triples it.
-            requests: A start alone ends after this many requests. If that takes longer than 15 times ``seconds`` (60 s
-                by default), the run is INVALID.
-            until: A start alone ends when this function returns true. It gets the start's finished windows, of 0.5 s
-                each and at least four. The time limit is that of ``requests``.
-            warmup_seconds: Loaded time before the measurement. Its answers do not count. Side by side it goes on until
-                an answer has come, at most ``timeout`` longer.
-            starts: Fresh starts of one session, at least two. It has no effect side by side.
+            target: The requests: ``server.post(...)``, or several in rotation: ``server.rotate([...])``.
+            concurrency: Number of users. Each sends the next request after the answer to the last one.
+            schedule: Instead of ``concurrency``, a schedule of ``pytest_gpuserve.load``, such as ``Poisson(rate=200)``.
+            seconds: Measured time of a start: 4 by default, at least 2. The plugin may lengthen it up to threefold.
+                Side by side, ``8`` doubles the length of a window, and ``12`` triples it.
+            requests: Measured alone, a start ends after this many answers. If they take longer than 15 times
+                ``seconds`` (60 s by default), the run is INVALID.
+            until: Measured alone, a start ends when this function returns true. It gets the finished windows of the
+                start, of 0.5 s each, at least four. The time limit is that of ``requests``.
+            warmup_seconds: Loaded time before the measurement. Its answers do not count.
+            starts: Fresh starts of a session, at least two. It has no effect side by side.
             timeout: Seconds after which a request is an error.
-            processes: Number of load engines that share the schedule, if one is too slow.
+            processes: Number of load engines that share the load, if one is too slow.
             seed: Seed of random arrivals and shuffled requests.
-            check: ``all`` compares every answer with ``expect=``. ``some`` compares only as many as it can without
-                disturbing the load.
-            allowed_errors: Share of the requests that may fail.
+            check: ``all`` compares every answer with ``expect=``, ``some`` compares a sample.
+            allowed_errors: Share of the requests that may fail, such as ``0.001``.
             goodput: Objectives that an answer must meet to count for ``run.goodput``: ``Objectives(ttft=0.2,
                 tpot=0.03)`` of ``pytest_gpuserve.load``, in seconds.
-            name: Name of this load in its baseline, if the test has several.
+            name: Name of this load in its baseline, if the test has several loads.
 
         Raises:
             UsageProblem: An argument is out of range.
@@ -137,23 +131,16 @@ class MakeDuel:
     ) -> Duel:
         """Load two servers side by side, over fresh starts of both.
 
-        The result's metrics are ratios, the first server's value to the second's. ``assert duel.throughput >= 1.05``
-        holds if the data show that the first does at least 5 % more. The plugin measures until they prove or refute
-        that. If they do neither, the verdict is INCONCLUSIVE.
+        The metrics of the result are ratios: the first server's value divided by the second's. The assertion
+        ``duel.throughput >= 1.05`` passes if the data prove that the first server answers at least 5 % more requests
+        per second. It fails if they prove the contrary. If they prove neither, the verdict is INCONCLUSIVE.
+
+        The arguments that are not listed here mean the same as for ``load``.
 
         Args:
             target: The requests to the first server: ``one.post(...)``.
             opponent: The requests to the second server.
-            concurrency: As for ``load``, the same for both.
-            schedule: As for ``load``, the same for both.
-            seconds: Length of a window, as for ``load`` side by side.
-            warmup_seconds: As for ``load``.
-            timeout: As for ``load``.
-            processes: As for ``load``.
-            seed: As for ``load``.
-            check: As for ``load``.
-            allowed_errors: As for ``load``.
-            goodput: As for ``load``.
+            seconds: Length of a window: ``8`` doubles it, and ``12`` triples it.
             name: Name of this load in reports.
 
         Raises:

@@ -75,7 +75,6 @@ class ServerFactory:
         """Describe a deployment of a mosec app: a file that calls ``Server().run()``.
 
         Args:
-            app: The app file.
             stage: The stage whose batches are counted, such as ``Inference_2``. Default: the last one that batches.
             **arguments: Arguments of the app and of mosec: ``inference_workers=2`` becomes ``--inference-workers=2``.
 
@@ -98,7 +97,6 @@ class ServerFactory:
         """Describe a deployment of a LitServe app: a file that calls ``LitServer(...).run()``, unchanged.
 
         Args:
-            app: The app file.
             **arguments: Arguments of the app, as for ``mosec_server``.
 
         Raises:
@@ -123,7 +121,6 @@ class ServerFactory:
         """Describe a deployment of a pytriton app: a file that binds functions and calls ``triton.serve()``.
 
         Args:
-            app: The app file.
             model: Name of the measured model, as the app binds it.
             **arguments: Arguments of the app, as for ``mosec_server``.
 
@@ -150,12 +147,12 @@ class ServerFactory:
         """Describe a deployment of Triton with a model repository.
 
         Args:
-            model_repository: The folder of the models. Triton serves it from its place and does not write to it.
-            models: The models to load; the models that a listed ensemble uses are added. Default: all.
+            model_repository: The folder of the models. Triton only reads it.
+            models: The models to load. Triton also loads the models of a listed ensemble. Default: all.
             model: The model whose batches are counted. Default: the one that batches.
-            asked: The model that the requests name. Default: the only ensemble, else ``model``.
-            python: Interpreter that has nvidia-pytriton (its wheel carries Triton) and the packages of the models.
-            server: Program of another Triton, by name or path: ``tritonserver`` in NVIDIA's container image.
+            asked: The model that the requests name. Default: the only model or ensemble, else ``model``.
+            python: Interpreter with nvidia-pytriton, whose wheel carries Triton, and with the packages of the models.
+            server: Program of another Triton, by name or path, such as ``tritonserver`` in NVIDIA's image.
             **arguments: Triton's options: ``http_thread_count=4`` becomes ``--http-thread-count=4``.
 
         Raises:
@@ -200,18 +197,15 @@ class ServerFactory:
 
         Args:
             model: ``FILE.py:CALLABLE``, where the callable returns a ``torch.nn.Module``.
-            weights: A state dict (``torch.save(model.state_dict(), FILE)``), which is loaded into the model; None for
-                the random weights with which the model is built.
-            compile: Compiles the model with ``torch.compile``. ``run.settings`` shows what dynamo compiled.
-            compile_backend: Backend of ``torch.compile``.
-            compile_mode: Mode of ``torch.compile``.
+            weights: File of ``torch.save(model.state_dict(), FILE)``. Default: the weights that the callable makes.
+                ``seed`` fixes random ones.
+            compile: Compiles the model: ``torch.compile(model, backend=compile_backend, mode=compile_mode)``.
             device: ``cpu``, ``cuda`` or ``cuda:N``. Default: the device that the run measures.
-            workers: Threads that execute the model; one with ``compile``.
-            max_batch_size: Largest number of rows of a batch; 1 executes each request by itself.
+            workers: Threads that execute the model. With ``compile`` it must be 1.
+            max_batch_size: Most rows of a batch. With 1, the worker executes each request by itself.
             max_wait_ms: Longest time that a request waits for others, in milliseconds.
-            seed: Seed of the random weights.
             args: Keyword arguments of the callable.
-            start_timeout: Seconds from launch to the model's first answer. Its compilation counts too.
+            start_timeout: Seconds from launch to the model's first answer, compilation included.
 
         Raises:
             UsageProblem: The file does not exist, an argument is out of range, or two do not go together.
@@ -257,16 +251,13 @@ class ServerFactory:
         """Describe a deployment of any command that starts a server with an HTTP port.
 
         Args:
-            argv: Program and arguments, without a shell. The plugin replaces ``{port}`` by the loopback port to listen
-                on, ``{folder}`` by a private folder, ``{python}`` by the interpreter. The server must listen on
-                127.0.0.1.
-            ready: A path that answers 200 when the server is up, such as ``/health``. Without it the plugin sends the
-                test's first request at once.
+            argv: Program and arguments. The plugin replaces ``{port}`` by the port to listen on, ``{folder}`` by a
+                private folder, and ``{python}`` by the interpreter. The server must listen on 127.0.0.1.
+            ready: A path that answers 200 when the server is up, such as ``/health``.
             counters: Names of the server's Prometheus metrics, or one of ``vllm``, ``sglang``, ``llama.cpp``,
-                ``trtllm`` and ``tgi``. Without counters there is no batching ratio.
+                ``trtllm`` and ``tgi``. Without counters the batching ratio is unknown.
             model: Default for ``model=`` of a request.
-            python: The interpreter for ``{python}``.
-            env: Variables for the server, with the same replacements.
+            env: Variables for the server, with the same replacements as ``argv``.
             cwd: Working folder, relative to the file that calls the fixture.
 
         Raises:
@@ -302,10 +293,10 @@ class ServerFactory:
 
         Args:
             url: ``http://HOST:PORT`` or ``https://HOST:PORT``, without a path.
-            counters: As for ``command_server``; None if pytest cannot reach the metrics.
-            metrics_port: Port of the metrics, if it is another one.
+            counters: As for ``command_server``.
+            metrics_port: Port of the metrics, if it is another one. The plugin reads it without TLS.
             grpc_port: Port of gRPC.
-            ca_file: Certificates to trust instead of the system's. Certificates are always checked.
+            ca_file: Certificates to trust instead of the system's.
             model: Default for ``model=`` of a request.
 
         Raises:
@@ -333,7 +324,7 @@ class ServerFactory:
         """Describe a deployment of a server of any kind.
 
         Args:
-            kind: The server with its arguments.
+            kind: The server: an instance of your class.
 
         Raises:
             UsageProblem: ``kind`` lacks a method or field of `ServerKind`, or ``start_timeout`` is not above 0.
@@ -361,7 +352,6 @@ class ServerFactory:
 
         Args:
             fixture: Name of the called fixture, for messages.
-            file: The file.
             arguments: Named arguments of the command line.
 
         Raises:

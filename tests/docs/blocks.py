@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -105,7 +104,8 @@ def _described(name: str, function: Callable[..., object]) -> str:
     keywords = [each.kind is each.KEYWORD_ONLY for each in arguments]
     if any(keywords):
         lines.insert(keywords.index(True), "    *,")
-    text = textwrap.dedent(inspect.getdoc(function) or "").replace("``", "`")
+    # An error says itself what is wrong, so the pages do not list errors.
+    text = (inspect.getdoc(function) or "").partition("\n\nRaises:")[0].replace("``", "`")
     code = ["```text", f"{name}(", *lines, f") -> {signature.return_annotation}", "```"]
     return "\n".join([f"## `{name}`", "", *code, "", *_sections(text)])
 
@@ -117,13 +117,13 @@ def _argument(parameter: inspect.Parameter) -> str:
 
 
 def _sections(docstring: str) -> list[str]:
-    """A docstring in Google's style as Markdown: arguments and errors are lists."""
+    """A docstring in Google's style as Markdown: its arguments are a list."""
     lines: list[str] = []
     in_list = False
     for line in docstring.splitlines():
-        if line in {"Args:", "Raises:", "Returns:", "Yields:"}:
+        if line == "Args:":
             in_list = True
-            lines += [f"{line.replace('Args', 'Arguments')}", ""]
+            lines += ["Arguments:", ""]
         elif in_list and line.startswith("    ") and not line.startswith("     ") and ": " in line:
             name, _, text = line.strip().partition(": ")
             lines.append(f"- `{name}`: {text}")
