@@ -44,7 +44,10 @@ class Sides(Generic[T]):
 
     @property
     def latency(self) -> Quantiles[T]:
-        """Latencies in seconds, from send to last byte."""
+        """Latencies in seconds: to the last byte, or to a stream's last chunk with content.
+
+        They count from the send, in an open loop from the due time.
+        """
         return Quantiles("latency", self._make)
 
     @property

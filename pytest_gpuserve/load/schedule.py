@@ -298,7 +298,7 @@ class Objectives(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Args:
         ttft: Most seconds until the first chunk with content.
         tpot: Most seconds for each token after the first.
-        latency: Most seconds until the last byte.
+        latency: Most seconds until the last byte, or until a stream's last chunk with content.
 
     Raises:
         UsageProblem: All objectives are missing, or one is not a number above 0.
