@@ -46,7 +46,10 @@ A host that is never quiet is measured as it is, because both servers suffer ali
 """
 
 _NO_MEMORY: Final = re.compile(
-    r"out of memory|OutOfMemory|cannot allocate memory|bad_alloc|MemoryError|killed by SIGKILL", re.IGNORECASE
+    r"out of memory|OutOfMemory|cannot allocate memory|bad_alloc|MemoryError|killed by SIGKILL"
+    # vLLM and SGLang reserve most of the GPU's memory, and say this if another server has it.
+    r"|free memory on device .* is less than|no available memory for the cache|not enough memory",
+    re.IGNORECASE,
 )
 
 

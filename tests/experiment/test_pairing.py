@@ -284,7 +284,16 @@ def test_one_at_a_time_each_window_has_a_start(stage: Stage) -> None:
     assert not stage.running
 
 
-@pytest.mark.parametrize("words", ["CUDA out of memory", "std::bad_alloc", "killed by SIGKILL"])
+VLLM_IS_FULL = "Free memory on device cuda:0 (7.3/79.2 GiB) on startup is less than desired GPU memory utilization"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("CUDA out of memory", "std::bad_alloc", "killed by SIGKILL"),
+        *(VLLM_IS_FULL, "No available memory for the cache blocks", "Not enough memory. Please try to increase"),
+    ],
+)
 def test_a_second_server_without_memory_is_started_after_the_first(stage: Stage, words: str) -> None:
     """From then on for good; what was measured beside each other stays."""
     stage.failing = lambda arm, start: ServerFailed(f"{arm}: {words}") if start == 3 else None
