@@ -84,7 +84,7 @@ def usable_sessions(measurement: Measurement, stored: Stored) -> Usable:
     """
     here, entry = measurement.bench.here, stored.entry
     if not may_screen(here.device):
-        return _unusable("on cpu stored numbers decide nothing: one host differs too much by the hour")
+        return _unusable("on cpu stored numbers decide nothing: the speed of a host changes too much in an hour")
     if measurement.is_own:
         if entry.host.id != here.host.id:
             return _unusable(f"the baseline was recorded on the host {entry.host.id!r}, this one is {here.host.id!r}")
@@ -100,7 +100,8 @@ def usable_sessions(measurement: Measurement, stored: Stored) -> Usable:
             kept.append((record.occasion, session))
     streams = _streams([session for _, session in kept])
     if len(streams) < FEWEST_WINDOWS and any(each is not None and each.with_usage for each in streams):
-        found[f"{len(streams)} starts do not report token counts: record two sessions or more"] = None
+        few = f"too few recorded starts ({len(streams)}) to compare the lengths of answers"
+        found[f"{few}: record two sessions or more"] = None
         kept = []
     return replace(_unusable("; ".join(found)), sessions=kept) if found else Usable(kept)
 

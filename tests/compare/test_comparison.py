@@ -151,6 +151,18 @@ def test_a_host_of_another_speed_is_not_screened(world: World, reading: float | 
     assert is_screened or "this host" in text_of(final)
 
 
+def test_one_recorded_session_does_not_show_how_much_answers_vary(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two starts of streams are not screened, and the reason asks for a second session."""
+    monkeypatch.setattr(world_module, "window_at", lambda cost: streamed(window_at(cost)))
+    policy = world.policy
+    assert world.record(record_sessions=1)
+    world.policy = policy
+    world.next_run(stored_only=True)
+    assert "too few recorded starts (2) to compare the lengths of answers" in text_of(loaded(world))
+
+
 @cases(
     "now, metric, verdict",
     {
