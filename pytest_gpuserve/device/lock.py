@@ -131,13 +131,13 @@ class DeviceLock:
 
     def _taken(self, waited_seconds: float) -> DeviceProblem:
         pid = self.holder()
-        end_it = f"end that session: kill {pid}" if pid else f"find that session: fuser -v {self.path}"
+        end_it = f"end that run: kill {pid}" if pid else f"find that run: fuser -v {self.path}"
         return DeviceProblem(
-            f"Device {self.key} is in use by another session, and two measurements at once would spoil each other.",
+            f"Device {self.key} is in use by another pytest run, and two measurements at once would spoil each other.",
             found=f"{self.describe_holder()}; waited {format_seconds(waited_seconds)}",
             looked=(str(self.path),),
             remedies=(
-                "wait until that session ends",
+                "wait until that run ends",
                 end_it,
                 "measure on another GPU: CUDA_VISIBLE_DEVICES",
                 "wait longer: ini option gpuserve_lock_wait = SECONDS",

@@ -107,7 +107,7 @@ DEVICE_RULES: Final = (
         "another driver may be faster or slower, but an update must not lose all baselines",
     ),
     Rule("cuda", "CUDA of the driver", Kind.WARNS, "it comes with the driver"),
-    Rule("persistence", "persistence mode", Kind.WARNS, "without it the driver resets clocks between two sessions"),
+    Rule("persistence", "persistence mode", Kind.WARNS, "without it the driver resets clocks between two servers"),
 )
 """Rules of the device; on `cpu` only the name has a meaning. Other facts of its record inform: GPUs of one kind are
 comparable, and only the set power limit counts."""

@@ -133,7 +133,7 @@ def _automatic(gpus: Sequence[Gpu], answer: NvmlAnswer, visible: str | None) -> 
             f"--gpu=auto finds no GPU, because CUDA_VISIBLE_DEVICES={visible} matches none of this machine's.",
             found=_present(answer.gpus, answer),
             looked=_looked(visible),
-            remedies=("unset CUDA_VISIBLE_DEVICES, or give it a uuid of the above", *_offers(())),
+            remedies=("unset CUDA_VISIBLE_DEVICES, or set it to a UUID from the list above", *_offers(())),
         )
     return CPU
 

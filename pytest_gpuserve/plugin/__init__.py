@@ -42,7 +42,7 @@ REFUSED: Final = pytest.StashKey[str]()
 """Key for a user's mistake in a worker of pytest-xdist, which would look like a crash if raised there."""
 
 UNDER_XDIST: Final = (
-    "a measuring test cannot run under pytest-xdist, whose workers would measure each other: run it with -n0, and one"
+    "a measuring test cannot run under pytest-xdist, whose workers would disturb each other: run it with -n0, and one"
     " job on each GPU (CUDA_VISIBLE_DEVICES)"
 )
 

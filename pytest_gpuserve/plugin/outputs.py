@@ -91,7 +91,7 @@ def clear_outputs(outputs: Iterable[Output]) -> None:
         try:
             output.path.unlink(missing_ok=True)
         except OSError as problem:
-            raise pytest.UsageError(f"{output.flag}: an older one cannot be removed: {problem}") from None
+            raise pytest.UsageError(f"{output.flag}: the older file cannot be removed: {problem}") from None
 
 
 class Written(NamedTuple):

@@ -262,7 +262,7 @@ class GateSession:
                 result = yield
         except WaitsForStart:
             # pytest and other plugins see this run as skipped; it is not reported.
-            pytest.skip("not decided yet: it goes on when its servers are started again")
+            pytest.skip("not decided yet: the test goes on when its servers are started again")
         except pytest.skip.Exception:
             # Findings of the test so far must not be hidden by the missing verdict.
             _fail_unheld(self._comparisons.get(pyfuncitem.nodeid))
@@ -416,4 +416,4 @@ def _fail_invalid(problems: Sequence[str]) -> None:
 def _fail_unheld(comparison: TestComparison | None) -> None:
     unheld = [] if comparison is None else [headline(judgement) for judgement in comparison.unheld]
     if unheld:
-        pytest.fail("\n".join(["a comparison does not hold, but nothing asserted it", *unheld]), pytrace=False)
+        pytest.fail("\n".join(["a comparison does not hold, but no assert contains it", *unheld]), pytrace=False)

@@ -265,7 +265,7 @@ def attribution(before: Mapping[str, float], after: Mapping[str, float]) -> list
     ]
     if abs(tail) >= TAIL_CHANGE and not is_notable:
         text = f"latency.p99 {format_change(tail)}, but the mean latency {format_change(mean)}: few requests changed"
-        lines.append(f"{text}, and counters that are means do not say why")
+        lines.append(f"{text}, and counters do not say why, because they are means")
     return [*lines, *_joined("look at", _where(changed), "; ")]
 
 

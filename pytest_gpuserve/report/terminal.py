@@ -239,7 +239,7 @@ def language_model_lines(result: SessionResult) -> list[str]:
             preempted += [f"{preemptions:.3g} in 1000 requests ({name})"] if preemptions else []
     return [
         *([f"prompt tokens from the prefix cache: {some_of(cached)}"] if cached else []),
-        *([f"preemptions, for the KV cache was full: {some_of(preempted)}"] if preempted else []),
+        *([f"preemptions, because the KV cache was full: {some_of(preempted)}"] if preempted else []),
     ]
 
 
@@ -306,7 +306,7 @@ def totals_line(result: SessionResult) -> str:
     parts = [f"{counts[word]} {word}" for word in (*_WORDS.values(), _RECORDED) if counts[word]]
     without = sum(test.failed and not test.judgements for test in result.tests)
     if without:
-        parts.append(f"{without} test{'s' if without > 1 else ''} ended without any")
+        parts.append(f"{without} test{'s' if without > 1 else ''} ended without a comparison")
     if not parts:
         return ""
     improved = [] if recording else result.improvements

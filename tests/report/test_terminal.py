@@ -164,7 +164,7 @@ def test_what_a_language_model_had_in_its_cache_is_told() -> None:
     ]
     assert language_model_lines(run_of(*results)) == [
         "prompt tokens from the prefix cache: 62 % (a)",
-        "preemptions, for the KV cache was full: 400 in 1000 requests (b)",
+        "preemptions, because the KV cache was full: 400 in 1000 requests (b)",
     ]
     assert language_model_lines(run_of(*results[2:])) == []
 
@@ -226,7 +226,7 @@ def test_totals_count_last_words_and_tests_without_any() -> None:
     ]
     assert totals_line(run_of(*tests)) == (
         "comparisons: 1 passed, 3 improved, 1 regressed, 1 invalid, 1 missing, 1 inconclusive,"
-        " 1 test ended without any; could be recorded: test_b latency.p50 -50.0 %, test_b throughput +12.0 %"
+        " 1 test ended without a comparison; could be recorded: test_b latency.p50 -50.0 %, test_b throughput +12.0 %"
     )
     assert totals_line(run_of()) == ""
 

@@ -280,7 +280,7 @@ def _read_line(reader: BinaryIO) -> str:
     if not line:
         raise ConnectionResetError("the client hung up")
     if not line.endswith(b"\n"):
-        raise BadRequest(f"a line of HTTP has an end, and at most {MOST_LINE_BYTES} bytes")
+        raise BadRequest(f"a line of HTTP without an end, or of more than {MOST_LINE_BYTES} bytes")
     return line.decode("latin-1").rstrip("\r\n")
 
 
