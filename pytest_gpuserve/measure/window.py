@@ -154,7 +154,7 @@ class AnswerCount(msgspec.Struct, frozen=True):
     number: int
 
 
-class Window(msgspec.Struct, tag=True, omit_defaults=True):
+class Window(msgspec.Struct, tag=True, omit_defaults=True, forbid_unknown_fields=True):
     """Counts and times of a stretch of load: a tick of one engine, a measured window, or the total of several.
 
     In ``a + b``, ``a`` is the earlier one. A sum does not keep answers and single workers, so that its size does not

@@ -117,7 +117,7 @@ class KeptRounds:
     at: str
     metrics: dict[str, KeptMetric]
     rounds: tuple[Round, ...]
-    schema: Literal[6] = 6
+    schema: Literal[7] = 7
 
     def __post_init__(self) -> None:
         if any(LOOKS[look][0] > len(self.rounds) for metric in self.metrics.values() for look in metric.looks):

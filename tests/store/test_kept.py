@@ -100,7 +100,8 @@ def test_another_pair_begins_anew(folder: KeptFolder, other: Pair) -> None:
     ("old", "new"),
     [
         (b"}", b""),
-        (b'"schema":6', b'"schema":7'),
+        (b'"schema":7', b'"schema":6'),
+        (b'"cpu_ns":10000000', b'"client_cpu_seconds":0.01'),
         (b'"looks":[0,1]', b'"looks":[1,0]'),
         (b'"looks":[0,1]', b'"looks":[0,8]'),
         (b'"decision":"PASS"', b'"decision":"FINE"'),
@@ -111,7 +112,7 @@ def test_another_pair_begins_anew(folder: KeptFolder, other: Pair) -> None:
 def test_a_file_that_is_damaged_counts_for_nothing(
     folder: KeptFolder, tmp_path: Path, notes: list[str], old: bytes, new: bytes
 ) -> None:
-    """Cut off, of another version, inconsistent or copied, it is put aside with a note; the next save is whole."""
+    """Cut off, of another version, with an unknown field, inconsistent or copied, it is put aside with a note; the next save is whole."""
     folder.save(PAIR, [small_round()], METRICS)
     (path,) = files(tmp_path)
     data = path.read_bytes()
