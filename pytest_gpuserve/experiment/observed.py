@@ -168,8 +168,8 @@ class Observed:
 
 
 def _stretches(windows: Sequence[Window]) -> int:
-    """Number of stretches between gaps in the windows; a window whose time was not kept counts as one."""
-    gaps = (abs(later.begin_ns - earlier.end_ns) > GAP_NS for earlier, later in itertools.pairwise(windows))
+    """Number of stretches between gaps in the windows."""
+    gaps = (later.begin_ns - earlier.end_ns > GAP_NS for earlier, later in itertools.pairwise(windows))
     return 1 + sum(gaps) if windows else 0
 
 

@@ -158,7 +158,11 @@ class Window(msgspec.Struct, tag=True, omit_defaults=True, forbid_unknown_fields
     """Counts and times of a stretch of load: a tick of one engine, a measured window, or the total of several.
 
     In ``a + b``, ``a`` is the earlier one. A sum does not keep answers and single workers, so that its size does not
-    grow with its length. Only the engine's ``TickCounters`` changes a tick, and only until it ends.
+    grow with its length. Only the engine's ``TickCounters`` changes a tick, and only until it ends. A tick has 0 where a
+    measured window has None for an unknown ``good``, ``sending_ns`` or ``receiving_ns``.
+
+    The window of a baseline is only as long as its start, without a begin. It has the fields of ``StartRecord``, and 0 or
+    nothing in all others.
 
     Args:
         number: Number of a tick from 0; ticks of several engines with the same number belong together. A sum has that

@@ -112,7 +112,7 @@ def test_another_pair_begins_anew(folder: KeptFolder, other: Pair) -> None:
 def test_a_file_that_is_damaged_counts_for_nothing(
     folder: KeptFolder, tmp_path: Path, notes: list[str], old: bytes, new: bytes
 ) -> None:
-    """Cut off, of another version, with an unknown field, inconsistent or copied, it is put aside with a note; the next save is whole."""
+    """Cut off, of another version or form, inconsistent or copied, it is put aside with a note; the next is whole."""
     folder.save(PAIR, [small_round()], METRICS)
     (path,) = files(tmp_path)
     data = path.read_bytes()
