@@ -299,7 +299,7 @@ def test_times_within_one_read_blur_quantiles(times: str, within: int, known: li
         if percent in known:
             assert value_of(metric, [blurred]) == pytest.approx(1e-3, rel=6e-4)
         else:
-            with pytest.raises(NotMeasured, match=f"p{percent} is not known: {within / 10:g} % of its times"):
+            with pytest.raises(NotMeasured, match=f"p{percent} is not known: for {within / 10:g} % of its times"):
                 value_of(metric, [blurred])
 
 

@@ -145,12 +145,12 @@ def test_usage_that_one_side_alone_lacks_makes_it_unknown_work(silent: int) -> N
     """It holds for either build and for few answers; without streams it does not apply."""
     told = [answers(100)] * 4
     mixed = [*told[silent:], *[Streams(histogram([0.01] * 3))] * silent]
-    some, none = f"{3 * silent} of {4 + 2 * silent} answers of", "0 of 4 answers of"
+    some, none = f"{3 * silent} of {4 + 2 * silent}", "0 of 4"
     for sides, (then, now) in (((told, mixed), (none, some)), ((mixed, told), (some, none))):
         reason = unlike_work(*sides)
         assert reason is not None
         assert reason.kind is ReasonKind.WORK_UNKNOWN
-        assert f"{then} the reference reported no usage, and {now} what is compared with it" in reason.text
+        assert f"{then} answers of the reference reported no usage, and {now} of the other server" in reason.text
     assert unlike_work(mixed, mixed) is unlike_work([None], mixed) is unlike_work([], mixed) is None
 
 
