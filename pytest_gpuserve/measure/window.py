@@ -158,11 +158,10 @@ class Window(msgspec.Struct, tag=True, omit_defaults=True, forbid_unknown_fields
     """Counts and times of a stretch of load: a tick of one engine, a measured window, or the total of several.
 
     In ``a + b``, ``a`` is the earlier one. A sum does not keep answers and single workers, so that its size does not
-    grow with its length. Only the engine's ``TickCounters`` changes a tick, and only until it ends. A tick has 0 where a
-    measured window has None for an unknown ``good``, ``sending_ns`` or ``receiving_ns``.
+    grow with its length. Only the engine's ``TickCounters`` changes a tick, and only until it ends. Its tick has 0 for
+    ``good``, ``sending_ns`` and ``receiving_ns`` if they are not counted; a measured window has None.
 
-    The window of a baseline is only as long as its start, without a begin. It has the fields of ``StartRecord``, and 0 or
-    nothing in all others.
+    The window of a baseline has the length of its start, the fields of ``StartRecord``, and nothing else.
 
     Args:
         number: Number of a tick from 0; ticks of several engines with the same number belong together. A sum has that
