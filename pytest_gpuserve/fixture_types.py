@@ -54,21 +54,22 @@ class Load:
         """Load a server and return the measurement.
 
         If the load is measured alone, each session has ``starts`` fresh starts of the server, because starts of one
-        build differ. If it is measured side by side with another build, it has up to eight rounds within the budget,
-        until every comparison is decided.
+        build differ. Side by side with another build, the load has up to eight rounds within the budget, until every
+        comparison is decided.
 
         Args:
             target: The requests: ``server.post(...)``, or several in rotation: ``server.rotate([...])``.
             concurrency: Number of users. Each sends the next request after the answer to the last one.
             schedule: Instead of ``concurrency``, a schedule of ``pytest_gpuserve.load``, such as ``Poisson(rate=200)``.
             seconds: Measured time of a start: 4 by default, at least 2. The plugin may lengthen it up to threefold.
-                Side by side, ``8`` doubles the length of a window, and ``12`` triples it.
-            requests: Measured alone, a start ends after this many answers. If they take longer than 15 times
-                ``seconds`` (60 s by default), the run is INVALID.
-            until: Measured alone, a start ends when this function returns true. It gets the finished windows of the
-                start, of 0.5 s each, at least four. The time limit is that of ``requests``.
+                Side by side, give a multiple of 4: ``8`` doubles a window's length, ``12`` triples it.
+            requests: A start ends after this many answers. If they take longer than 15 times ``seconds`` (60 s by
+                default), the run is INVALID.
+            until: A start ends when this function returns true. It gets the finished windows of the start, of 0.5 s
+                each, at least four. The time limit is that of ``requests``.
             warmup_seconds: Loaded time before the measurement. Its answers do not count.
-            starts: Fresh starts of a session, at least two. It has no effect side by side.
+            starts: Fresh starts of a session, at least two. ``starts``, ``requests`` and ``until`` have no effect side
+                by side.
             timeout: Seconds after which a request is an error.
             processes: Number of load engines that share the load, if one is too slow.
             seed: Seed of random arrivals and shuffled requests.
@@ -135,12 +136,12 @@ class MakeDuel:
         ``duel.throughput >= 1.05`` passes if the data prove that the first server answers at least 5 % more requests
         per second. It fails if they prove the contrary. If they prove neither, the verdict is INCONCLUSIVE.
 
-        The arguments that are not listed here mean the same as for ``load``.
+        Arguments not listed here mean the same as for ``load``.
 
         Args:
             target: The requests to the first server: ``one.post(...)``.
             opponent: The requests to the second server.
-            seconds: Length of a window: ``8`` doubles it, and ``12`` triples it.
+            seconds: A multiple of 4: ``8`` doubles the length of a window, and ``12`` triples it.
             name: Name of this load in reports.
 
         Raises:

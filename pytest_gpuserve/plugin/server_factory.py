@@ -149,7 +149,7 @@ class ServerFactory:
         Args:
             model_repository: The folder of the models. Triton only reads it.
             models: The models to load. Triton also loads the models of a listed ensemble. Default: all.
-            model: The model whose batches are counted. Default: the one that batches.
+            model: The model whose batches are counted. Default: the only one that batches.
             asked: The model that the requests name. Default: the only model or ensemble, else ``model``.
             python: Interpreter with nvidia-pytriton, whose wheel carries Triton, and with the packages of the models.
             server: Program of another Triton, by name or path, such as ``tritonserver`` in NVIDIA's image.
@@ -198,7 +198,7 @@ class ServerFactory:
         Args:
             model: ``FILE.py:CALLABLE``, where the callable returns a ``torch.nn.Module``.
             weights: File of ``torch.save(model.state_dict(), FILE)``. Default: the weights that the callable makes.
-                ``seed`` fixes random ones.
+                ``seed`` fixes random weights.
             compile: Compiles the model: ``torch.compile(model, backend=compile_backend, mode=compile_mode)``.
             device: ``cpu``, ``cuda`` or ``cuda:N``. Default: the device that the run measures.
             workers: Threads that execute the model. With ``compile`` it must be 1.
@@ -351,7 +351,7 @@ class ServerFactory:
         """Return an app file as an `App`, with interpreter, command line and variables.
 
         Args:
-            fixture: Name of the called fixture, for messages.
+            fixture: Name of your fixture, for messages.
             arguments: Named arguments of the command line.
 
         Raises:
