@@ -168,7 +168,7 @@ def add_options(parser: pytest.Parser) -> None:
         (
             "gpuserve_lock_wait",
             "600",
-            "seconds to wait for another pytest run that measures on the same device (default: 600)",
+            "seconds to wait for another pytest run on the same GPU, or on cpu (default: 600)",
         ),
     ):
         parser.addini(name, text, default=default)
