@@ -103,8 +103,12 @@ def _error_lines(lines: Sequence[str]) -> list[int]:
 
 
 def printable(line: str) -> str:
-    """Make one printable line of foreign text: no control characters, at most 400 columns."""
+    """Make one printable line of foreign text: no control characters, and at most 400 columns of its begin and end.
+
+    Some servers log a whole traceback as one line, whose end has the exception.
+    """
     shown = "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line.expandtabs()
     )
-    return shown if len(shown) <= _MOST_COLUMNS else f"{shown[:_MOST_COLUMNS]}…"
+    half = _MOST_COLUMNS // 2
+    return shown if len(shown) <= _MOST_COLUMNS else f"{shown[:half]} … {shown[-half:]}"

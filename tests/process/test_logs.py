@@ -107,7 +107,7 @@ def masked(text: str) -> str:
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= COLUMNS else f"{line[:COLUMNS]}…"
+    return line if len(line) <= COLUMNS else f"{line[: COLUMNS // 2]} … {line[-COLUMNS // 2 :]}"
 
 
 ACROSS = [(f"{'x' * (COLUMNS - missing)}{SECRET}", f"{'x' * (COLUMNS - missing)}<KEY>") for missing in range(1, 15)]
@@ -119,7 +119,13 @@ ACROSS = [(f"{'x' * (COLUMNS - missing)}{SECRET}", f"{'x' * (COLUMNS - missing)}
         # However much of it lies before the cut of a line: it is replaced before that is cut.
         *((f"first\n{line}\n", 0, f"first\n{_cut(whole)}") for line, whole in ACROSS),
         # Of a single long line only the end is read, which may begin within a secret.
-        *((f"yyyy{SECRET}{'x' * (READ_BYTES - left)}", 0, "x" * COLUMNS + "…") for left in (1, 7, len(SECRET) - 1)),
+        *((f"yyyy{SECRET}{'x' * (READ_BYTES - left)}", 0, _cut("x" * 2 * COLUMNS)) for left in (1, 7, len(SECRET) - 1)),
+        # The exception at the end of a traceback in one line is shown.
+        (
+            f"first\n{'x' * 2 * COLUMNS} KeyError: 'text'\n",
+            0,
+            f"first\n{_cut('x' * 2 * COLUMNS + ' KeyError: ' + repr('text'))}",
+        ),
         # Nothing of a short one is left out, neither from where this start began to write.
         (f"another\n{'x' * 20}{SECRET}", 8, f"{'x' * 20}<KEY>"),
     ],
