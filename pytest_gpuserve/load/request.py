@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -133,7 +134,13 @@ def check_answer(expect: Expect | None, body: bytes) -> str | None:
     if expect is None:
         return None
     if isinstance(expect, bytes):
-        return None if body == expect else f"expected {_short(expect)}, got {_short(body)}"
+        if body == expect:
+            return None
+        sizes = range(1, min(len(body), len(expect)) + 1)
+        same = bisect_left(sizes, True, key=lambda size: body[:size] != expect[:size])  # noqa: FBT003 -- a value to find
+        # Their first difference may be in neither of the two shown begins.
+        where = f"; the first {same} bytes are equal" if same > BODY_CHARACTERS // 2 else ""
+        return f"expected {_short(expect)}, got {_short(body)}{where}"
     try:
         verdict = expect(body)
         right = bool(verdict)

@@ -126,6 +126,13 @@ def test_an_answer_is_right_unless_the_check_says_no(expect: Expect | None, comp
         assert "\n" not in found
 
 
+def test_a_difference_that_is_not_shown_has_its_place() -> None:
+    """Two long bodies with one begin are shown alike, so the complaint says how many bytes are equal."""
+    found = check_answer(b"x " * 100 + b"right", b"x " * 100 + b"wrong")
+    assert found is not None
+    assert found.endswith("(205 bytes); the first 200 bytes are equal")
+
+
 @pytest.mark.parametrize("before", range(BODY_CHARACTERS - 20, BODY_CHARACTERS + 2))
 def test_a_complaint_shows_no_secret_nor_the_half_of_one(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
     """It holds for the answer and the expectation, at any cut."""
