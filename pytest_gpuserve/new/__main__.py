@@ -18,6 +18,7 @@ from pytest_gpuserve.new.app import COMMAND, ask, recognise, recognise_command, 
 from pytest_gpuserve.new.files import suite_files, variable_of, write_missing
 from pytest_gpuserve.process.command_line import refused, run_command
 from pytest_gpuserve.process.secrets import masked, secret_headers
+from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,6 +95,9 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
         return Request(method.upper(), given.path or default.path, sent, {**known, **headers})
 
     python = None if given.python is None else find_python(given.python, root, "--python")
+    # An app that never answers would otherwise be waited for in silence.
+    limit = f"within {format_seconds(given.start_timeout)} (--start-timeout)"
+    print(f"starting {app.name}, which must answer {limit} ...", file=sys.stderr)  # noqa: T201 -- a command
     log, is_kept = Path(tempfile.mkdtemp(prefix="gpuserve-new-")) / "server.log", False
     try:
         asked = ask(app, over, given.path, log=log, python=python, timeout=given.start_timeout)

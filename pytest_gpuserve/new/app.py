@@ -34,6 +34,9 @@ COMMAND: Final = "python -m pytest_gpuserve.new"
 _IMPORTS: Final = re.compile(r"^\s*(?:import\s+(?:[\w.]+\s*,\s*)*|from\s+)(mosec|litserve|pytriton)\b", re.MULTILINE)
 _ASGI: Final = re.compile(r"^(\w+)\s*(?::\s*[\w.]+\s*)?=\s*(?:\w+\.)?(?:FastAPI|Starlette)\(", re.MULTILINE)
 _BOUND: Final = re.compile(r"""\.bind\(\s*(?:model_name\s*=\s*)?["']([^"']+)["']""")
+_ANSWERED: Final = re.compile(r"\bstatus\b|\banswered\b")
+"""What was found at a server that was up: another request may help."""
+
 _JSON: Final = {"Content-Type": "application/json"}
 _FIRST: Final = {
     "mosec": Request("POST", "/inference", b'{"input": 1.0}', _JSON),
@@ -68,7 +71,11 @@ def recognise(place: Path) -> App:
     if place.is_dir():
         if any(place.glob("*/config.pbtxt")):
             return App("triton", suite_name(place.name), place)
-        raise UsageProblem(f"{place} is not a model repository", found="it has no */config.pbtxt")
+        raise UsageProblem(
+            f"{place} is not a model repository",
+            found="it has no */config.pbtxt",
+            remedies=["name the folder that has one of MODEL/config.pbtxt for each model, or an app's file"],
+        )
     if not place.is_file():
         raise UsageProblem(f"the app {place} does not exist", remedies=["name a file or a model repository"])
     source = place.read_text(errors="replace")
@@ -144,11 +151,18 @@ def ask(
         raise
     except GpuserveError as problem:
         problem.looked += (untold,) if untold else ()
-        problem.remedies += (
-            "python=... of a fixture is --python=EXE of this command",
-            'say which request it answers: --method=POST --path=/predict --body=\'{"text": "a"}\'',
-        )
+        problem.remedies = tuple(_as_option(remedy) for remedy in problem.remedies)
+        if _ANSWERED.search(problem.found):
+            problem.remedies += (
+                'say which request it answers: --method=POST --path=/predict --body=\'{"text": "a"}\'',
+            )
         raise
+
+
+def _as_option(remedy: str) -> str:
+    """A remedy that names arguments of a fixture, with the options of this command."""
+    remedy = re.sub(r"(?<![-\w])python=(\.\.\.)?", "--python=EXE", remedy)
+    return re.sub(r"(?<![-\w])start_timeout=", "--start-timeout=", remedy)
 
 
 def triton_request(model: str, metadata: Mapping[str, Any]) -> Request:

@@ -213,7 +213,9 @@ def test_a_server_that_fails_leaves_the_log_that_its_error_names(
     assert main(["--", "python", "web.py", "--port={port}", "--fail"]) == 2
     (folder,) = temporary.iterdir()
     log = folder / "server.log"
-    assert f"read its whole log: {log}" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert f"read its whole log: {log}" in told
+    assert "--method" not in told, "another request does not help a server that does not start"
     assert "no weights here" in log.read_text()
     assert main(COMMAND) == 0
     assert list(temporary.iterdir()) == [folder]
@@ -231,6 +233,8 @@ def test_a_server_that_fails_leaves_the_log_that_its_error_names(
         (["--", "./none", "{port}"], "./none"),
         (["--path=/missing", *COMMAND], "--method=POST --path=/predict --body="),
         (["--path=/broken", *COMMAND], "status 500"),
+        (["--path=/broken", *COMMAND], "allow more: --start-timeout=240"),
+        (["suites"], "MODEL/config.pbtxt"),
         (["--path=missing", *COMMAND], "slash"),
         (["--header=nothing", *COMMAND], "each name once"),
         (["--body=@none", *COMMAND], "--body none cannot be read"),
