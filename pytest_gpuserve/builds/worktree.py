@@ -261,12 +261,17 @@ def _ways_to(top: Path, rev: str) -> list[str]:
         ways.append(FULL_HISTORY)
     remotes = (git_text(top, "remote") or "").split()
     remote, _, branch = rev.partition("/")
-    if _HASH.fullmatch(rev):
+    name = re.split(r"[~^@]", rev, maxsplit=1)[0]
+    if name not in {"", rev} and git_text(top, "rev-parse", "--verify", "--quiet", name) is not None:
+        ways.append(f"list the commits of {name}: `git log --oneline {name}`")
+    elif _HASH.fullmatch(rev):
         ways.extend(f"fetch it: `git fetch {each} {rev}`" for each in remotes)
     elif remote in remotes and branch:
         ways.append(_fetching(remote, branch))
     elif remotes:
         ways.extend(f"{_fetching(each, rev)} and --against={each}/{rev}" for each in remotes)
+    else:
+        ways.append("compare with the last commit: --against=HEAD")
     return [*ways, "list them with `git branch --all` and `git tag`"]
 
 

@@ -132,6 +132,7 @@ class Sides(Generic[T]):
         no_truth(type(self).__name__.lower(), "throughput")
 
     def __getattr__(self, name: str) -> NoReturn:
+        __tracebackhide__ = True
         _no_such_metric(type(self).__name__.lower(), name)
 
 
@@ -166,6 +167,7 @@ class Quantiles(Generic[T]):
         no_truth(self._times, f"{self._times}.p99")
 
     def __getattr__(self, name: str) -> NoReturn:
+        __tracebackhide__ = True
         _no_such_metric(self._times, name)
 
 
@@ -189,6 +191,7 @@ def no_truth(what: str, metric: str) -> NoReturn:
 
 
 def _no_such_metric(owner: str, name: str) -> NoReturn:
+    __tracebackhide__ = True
     # Python looks up dunder names by itself and needs exactly this error.
     if name.startswith("_"):
         raise AttributeError(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from typing import TYPE_CHECKING, Final
 
@@ -123,7 +124,11 @@ def _marked(item: pytest.Item, gpu: str | None) -> list[tuple[str, str, object]]
     for where, device, arguments in _in_order(item):
         unknown = sorted(set(arguments).difference(ARGUMENTS))
         if unknown:
-            raise pytest.UsageError(f"{where} does not know {', '.join(unknown)}; it knows {', '.join(ARGUMENTS)}")
+            near = difflib.get_close_matches(unknown[0], ARGUMENTS, n=1)
+            meant = f"\n  help: did you mean {near[0]}?" if near else ""
+            raise pytest.UsageError(
+                f"{where} does not know {', '.join(unknown)}; it knows {', '.join(ARGUMENTS)}{meant}"
+            )
         for switch in SWITCHES:
             value = arguments.get(switch, False)
             if not isinstance(value, bool):

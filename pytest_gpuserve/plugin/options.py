@@ -304,7 +304,9 @@ def _folder(config: pytest.Config, name: str) -> Path | None:
     folder = place / os.path.expanduser(text)  # noqa: PTH111 -- pathlib's raises for ~nobody
     # The functions of `os` also answer for folders that may not be listed.
     if os.path.exists(folder) and not os.path.isdir(folder):  # noqa: PTH110, PTH112
-        raise pytest.UsageError(f"{flag}={text}: this is a file, not a folder")
+        raise pytest.UsageError(
+            f"{flag}={text}: this is a file, not a folder\n  help: name a folder, which need not exist"
+        )
     return folder
 
 

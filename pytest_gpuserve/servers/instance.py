@@ -81,7 +81,7 @@ CAUSES: Final[Mapping[str, str]] = {
         "this Triton has no such backend; the wheel's has python and ensembles only; NVIDIA's container image has"
         " all: run pytest in it, with triton_server(server='tritonserver')"
     ),
-    r"ModuleNotFoundError: No module named '([\w.]+)'|ImportError: cannot import name": (
+    r"(ModuleNotFoundError|python[\d.]*): No module named '?[\w.]+|ImportError: cannot import name": (
         "a package is missing in the server's interpreter; install it there, or name the interpreter that has it:"
         " python=..."
     ),
@@ -240,7 +240,7 @@ def started(
             deadline = Deadline.after(start_timeout_seconds)
         try:
             probes = _probes(kind, site, ask, process, deadline)
-            wait(probes, process, deadline, what=f"the {kind.name} server's answer to {ask.method} {ask.path}")
+            wait(probes, process, deadline, what=f"the {kind.name} server")
             cold_start_seconds = time.monotonic() - began
             _check_addresses(kind, process)
             instance = Instance(

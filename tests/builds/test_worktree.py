@@ -244,6 +244,7 @@ def test_an_unknown_revision_is_a_usage_problem(root: Path, name: str) -> None:
         resolve_revision(root, name)
     assert repr(name) in str(told.value)
     assert "git branch --all" in str(told.value)
+    assert ("git log --oneline HEAD" in str(told.value)) is (name == "HEAD~7")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ def test_a_wrong_setting_is_told(pytester: pytest.Pytester, options: tuple[str, 
 @pytest.mark.parametrize(
     ("marker", "named"),
     [
-        ("thruput=0.05", "thruput"),
+        ("thruput=0.05", "does not know thruput"),
+        ("througput=0.05", "help: did you mean throughput?"),
         ("p99=float('nan')", "nan"),
         ("throughput=1.0", "throughput cannot fall by 100%: its tolerance must be below 1"),
         ("gpu='Tesla T4', p99=0.1", "'Tesla T4'"),

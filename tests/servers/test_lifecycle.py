@@ -254,6 +254,7 @@ def test_an_answer_is_told_without_the_secrets_of_this_process(monkeypatch: pyte
         ("RuntimeError: in get_config_from_handshake_server", "on a busy machine"),
         ("unable to find backend library for backend 'onnxruntime', try specifying runtime", "no such backend"),
         ("ModuleNotFoundError: No module named 'transformers'", "package is missing"),
+        ("/venv/bin/python3.11: No module named uvicorn", "package is missing"),
         ("failed to load 'm': ModuleNotFoundError: No module named 'transformers'", "package is missing"),
         ("A module that was compiled using NumPy 1.x cannot be run in NumPy 2.1.0", "numpy below 2"),
         ("PermissionError: [Errno 13] Permission denied: '/models'", "not readable"),
