@@ -149,7 +149,9 @@ def _screened(metric: Metric, usable: Usable, sessions: Sequence[Session], *, to
         for occasion, session in usable.sessions:
             recorded.setdefault(occasion, []).append(point(metric, session, tolerance))
     except NotMeasured as problem:
-        return Judgement.missing(metric, "baseline", Reason(problem.kind, f"the baseline does not have it: {problem}"))
+        return Judgement.missing(
+            metric, "baseline", Reason(problem.kind, f"the baseline does not have this metric: {problem}")
+        )
     try:
         now = sum(point(metric, session, tolerance) for session in sessions) / len(sessions)
     except NotMeasured as problem:

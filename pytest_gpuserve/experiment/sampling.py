@@ -199,7 +199,7 @@ def _not_reached(windows: Sequence[Window], shape: LoadShape) -> list[Reason]:
     total = Window.pooled(windows)
     end = "until=..." if shape.requests is None else f"requests={shape.requests}"
     text = (
-        f"not reached: {end} within {total.requests} requests in {format_seconds(total.seconds)}; allow more with"
+        f"too short: {total.requests} requests in {format_seconds(total.seconds)} did not reach {end}; allow more with"
         " load(..., seconds=...)"
     )
     return [Reason(ReasonKind.TOO_SHORT, text)]
@@ -212,8 +212,8 @@ def _judge_rejected(server: LoadedServer) -> None:
     rejected = [reasons for reasons in server.tried if reasons]
     if server.shape.finite and rejected and not server.problems:
         text = (
-            f"{'; '.join(map(str, rejected[0]))}; disturbed were {len(rejected)} of {len(server.tried)} windows of a"
-            " load that is measured as a whole, so that none of them can be measured again"
+            f"{'; '.join(map(str, rejected[0]))}; {len(rejected)} of {len(server.tried)} windows were disturbed,"
+            " and this load is measured as a whole, so that none of them can be measured again"
         )
         server.disturbances.append(rejected[0][0].with_text(text))
 

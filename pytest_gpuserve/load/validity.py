@@ -157,7 +157,7 @@ def request_errors(totals: Window, allowed: float) -> Iterator[Reason]:
     yield Reason(
         ReasonKind.REQUEST_ERRORS,
         f"request errors: {failed} of {totals.requests + failed} ({format_fraction(share)}) failed,"
-        f" {format_fraction(allowed)} may: {kinds}",
+        f" {format_fraction(allowed)} allowed: {kinds}",
     )
 
 

@@ -201,9 +201,9 @@ def too_many_rejected(windows: Sequence[Sequence[Reason]]) -> list[Reason]:
         return []
     first = rejected[0]
     text = (
-        f"{'; '.join(map(str, first))}; disturbed were {len(rejected)} of {len(windows)} windows, more than"
-        f" {format_fraction(MOST_REJECTED_SHARE)} of them (windows are rejected for what disturbed them, never for how"
-        f" fast they were){_REMEDIES.get(first[0].kind, '')}"
+        f"{'; '.join(map(str, first))}; {len(rejected)} of {len(windows)} windows were disturbed, more than"
+        f" {format_fraction(MOST_REJECTED_SHARE)} of them (windows are rejected for a disturbance, never for their"
+        f" speed){_REMEDIES.get(first[0].kind, '')}"
     )
     return [first[0].with_text(text)]
 

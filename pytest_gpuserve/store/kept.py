@@ -215,7 +215,7 @@ class KeptFolder:
         return self._now() - path.stat().st_mtime > 86_400 * DAYS
 
 
-KEPT_IN_RUN: Final = Reason(ReasonKind.KEPT, "decided by an earlier try in this run, and kept: a retry continues it")
+KEPT_IN_RUN: Final = Reason(ReasonKind.KEPT, "decided by an earlier try of this test in this run")
 
 
 class Memory:
@@ -246,10 +246,7 @@ class Memory:
         kept = None if folder is None or pair is None else folder.load(pair)
         if kept is not None:
             self.rounds, self.metrics = kept.rounds, kept.metrics
-            text = (
-                f"decided at {kept.at} for this very pair of builds, and kept: a re-run continues the last one;"
-                " `--cache-clear` forgets it"
-            )
+            text = f"decided by an earlier run of the same two builds, at {kept.at}; `--cache-clear` forgets that run"
             self.remark = (Reason(ReasonKind.KEPT, text),)
 
     def begin_try(self) -> None:

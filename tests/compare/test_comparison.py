@@ -445,7 +445,7 @@ def test_a_retry_goes_on_with_the_rounds_of_the_first_try(world: World, tmp_path
     world.paired, looks = SAME, world.looks
     again = loaded(world)
     assert (again.verdict, world.looks) == (Verdict.REGRESSED, looks)
-    assert "kept" in text_of(again)
+    assert "earlier try" in text_of(again)
 
 
 def test_a_prior_is_learned_from_the_baselines_starts(world: World) -> None:

@@ -379,7 +379,7 @@ def test_what_is_disturbed_again_and_again_makes_a_round_invalid(stage: Stage, *
     measured = stage.round(alone=alone, on_gpu=hot)
     (problem,) = measured.problems
     assert problem.kind is (ReasonKind.THROTTLED if hot else ReasonKind.CLIENT_HELD_UP)
-    assert "; disturbed were " in problem.text
+    assert " windows were disturbed" in problem.text
     assert measured.blocks == 0
     assert len(stage.turns) == (1 if alone else 4 * (MOST_AGAIN + 1))
 

@@ -198,7 +198,7 @@ def since(begin: float, **values: object) -> Callable[[Alone], Callable[[float],
         "a blind driver": (
             lambda _: lambda _: BLANK,
             ReasonKind.GPU_UNKNOWN,
-            "the GPU was not seen: NVML reported no value of it; disturbed were ",
+            "the GPU was not seen: NVML reported no value of it; ",
         ),
     },
 )

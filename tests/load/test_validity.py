@@ -212,7 +212,7 @@ def test_users_of_a_host_that_stood_still_at_the_edge_are_not_stuck() -> None:
 
 
 WORDS: dict[str, tuple[Window, Schedule]] = {
-    "request errors: 3 of 1003 (0.3 %) failed, 0 % may: reset: 1; status 503: 2 (first: 503 Busy second line)": (
+    "request errors: 3 of 1003 (0.3 %) failed, 0 % allowed: reset: 1; status 503: 2 (first: 503 Busy second line)": (
         closed(errors={"reset": 1, "status 503": 2}, error_samples={"status 503": "503 Busy\nsecond line"}),
         CLOSED,
     ),

@@ -90,8 +90,8 @@ def test_the_bound_on_the_rejected_share(bad: int, good: int) -> None:
     assert bool(found) == (bad > (bad + good) / 3)
     if found:
         assert found[0].kind is ReasonKind.THROTTLED
-        assert found[0].text.startswith(f"hot; disturbed were {bad} of {bad + good} windows")
-        assert "never for how fast they were" in found[0].text
+        assert found[0].text.startswith(f"hot; {bad} of {bad + good} windows were disturbed")
+        assert "never for their speed" in found[0].text
         assert "--lock-gpu-clocks" in found[0].text
 
 
@@ -101,11 +101,11 @@ def test_what_disturbed_first_is_told_as_that() -> None:
     (reason,) = too_many_rejected([late, late, ()])
     assert reason.kind is ReasonKind.CLIENT_HELD_UP
     assert reason.text.startswith(
-        "client held up: for 9 % of the time; disturbed were 2 of 3 windows, more than 33.3 %"
+        "client held up: for 9 % of the time; 2 of 3 windows were disturbed, more than 33.3 %"
     )
     (reason,) = too_many_rejected([(HOT, *late), (HOT,), ()])
     assert reason.kind is ReasonKind.THROTTLED
-    assert reason.text.startswith("hot; client held up: for 9 % of the time; disturbed were 2 of 3 windows")
+    assert reason.text.startswith("hot; client held up: for 9 % of the time; 2 of 3 windows were disturbed")
 
 
 # -- processes

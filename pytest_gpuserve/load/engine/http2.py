@@ -211,7 +211,7 @@ class Http2Protocol(AnswerReader):
 
     def _continue(self, kind: int, flags: int, stream: int, content: bytes) -> None:
         if self._block is None or kind != codec.CONTINUATION or stream != self._awaited:
-            raise MalformedResponse("a header block that is interrupted, or has no begin")
+            raise MalformedResponse("a header block that is interrupted, or lacks its first part")
         first_flags, block = self._block
         block += content
         if len(block) > BLOCK_BYTES:

@@ -36,7 +36,7 @@ class OutputPlaces:
             with Path(outputs.file).open("r+b") as file:
                 self._memory = mmap.mmap(file.fileno(), 0)
         except (OSError, ValueError) as problem:
-            raise OSError(f"no outputs in shared memory {outputs.file!r}: {problem}") from problem
+            raise OSError(f"shared memory {outputs.file!r} cannot be opened for outputs: {problem}") from problem
         # Otherwise a place that the server does not write again would pass for an answer.
         self._blank = unwritten(self._size)
         for begin in range(0, len(self._memory) - self._size + 1, self._size):

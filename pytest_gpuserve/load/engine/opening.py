@@ -83,7 +83,7 @@ def _context(tls: Tls, protocols: tuple[str, ...]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.ca_file or None)
     except OSError as problem:
-        raise OSError(f"no certificates in {tls.ca_file!r}: {problem}") from problem
+        raise OSError(f"no certificates can be read from {tls.ca_file!r}: {problem}") from problem
     # Some builds of Python set it: an answer that is cut off would then pass for a complete one.
     context.options &= ~getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
     if protocols:
