@@ -169,7 +169,7 @@ def test_a_decided_pair_is_not_measured_again(project: Project, checkout: Checko
     assert (again["verdict"], again["rounds"]) == ("REGRESSED", first["rounds"])
     assert again["value"] == pytest.approx(first["value"], rel=1e-4)
     assert "decided by an earlier run of the same two builds" in text_of(result)
-    assert "`--cache-clear` forgets it" in text_of(result)
+    assert "`--cache-clear` forgets that run" in text_of(result)
     checkout.commit("slower")
     project.run("--against=HEAD~1").assert_outcomes(failed=1)
     assert checkout.servers() == []
