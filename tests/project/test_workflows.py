@@ -544,13 +544,21 @@ def test_a_red_gate_fails_or_warns(gate: Callable[..., Gate], tmp_path: Path, on
 
 
 @pytest.mark.parametrize(
-    "inputs", [{}, {"gpu": "T4000"}, {"arguments": "--no-such-option"}, {"paths": "nothing/"}, {"on-failure": "ignore"}]
+    ("body", "inputs"),
+    [
+        ("pass", {}),
+        ("assert False", {}),
+        ("pass", {"gpu": "T4000"}),
+        ("pass", {"arguments": "--no-such-option"}),
+        ("pass", {"paths": "nothing/"}),
+        ("pass", {"on-failure": "ignore"}),
+    ],
 )
 def test_what_measures_nothing_is_an_error_that_no_setting_hides(
-    gate: Callable[..., Gate], inputs: dict[str, str]
+    gate: Callable[..., Gate], body: str, inputs: dict[str, str]
 ) -> None:
     """Exit status and outcome, also where a failed gate would only warn."""
-    status, said, outputs = gate("def test_it(): pass", **{"on-failure": "warn", **inputs})
+    status, said, outputs = gate(f"def test_it(): {body}", **{"on-failure": "warn", **inputs})
     assert (status, outputs["outcome"]) == (4, "error"), said
     assert "::error " in said
 
