@@ -93,7 +93,7 @@ def test_a_window_knows_what_came_of_streams(server: _Server) -> None:
     assert found is not None
     assert found.streams == streams
     assert (found.good, found.unjudged) == (1, 1)
-    plain = under_load(server).window([Window(0, 0, SECOND_NS, requests=2, latency=times)], None)
+    plain = under_load(server).window([Window(0, 0, SECOND_NS, requests=2, latency=times, good=0)], None)
     assert plain is not None
     assert (plain.streams, plain.good) == (None, None)
 

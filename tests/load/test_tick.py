@@ -138,6 +138,8 @@ def test_only_the_time_that_ticks_cover_counts_and_once() -> None:
     totals = total([tick(0, 0, 3 * NS, requests=5), tick(1, NS, 2 * NS, requests=2)])
     assert (totals.requests, totals.nanoseconds, totals.end_ns) == (7, 3 * NS, 3 * NS)
     later = tick(2, 3 * NS, 4 * NS, oldest_ns=5)
+    # Nothing is no window of unknown values.
+    assert Window() + tick(0, good=1, sending_ns=2, receiving_ns=3) == tick(0, good=1, sending_ns=2, receiving_ns=3)
     # However they are put together; the end is that of the last one.
     assert Window() + totals + later == total([tick(0, 0, 3 * NS, requests=5), tick(1, NS, 2 * NS, requests=2), later])
     assert (totals + later).oldest_ns == 5
@@ -216,6 +218,15 @@ def test_chunks_count_in_the_tick_of_their_arrival() -> None:
     counters.itl.note(5)
     assert close(counters).streams == Streams(itl=taken([5]), tokens=2)
     assert close(counters).streams is None
+
+
+def test_the_next_tick_counts_anew() -> None:
+    """A tick has the sums of its own answers, and the next one 0."""
+    counters = TickCounters()
+    counters.good, counters.sending_ns, counters.receiving_ns = 1, 2, 3
+    for expected in ((1, 2, 3), (0, 0, 0)):
+        tick = close(counters)
+        assert (tick.good, tick.sending_ns, tick.receiving_ns) == expected
 
 
 @pytest.mark.parametrize("payloads", [1, DISTINCT_ANSWERS + 5])

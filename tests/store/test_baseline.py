@@ -319,6 +319,8 @@ def test_a_merge_conflict_is_found_by_its_line(path: Path) -> None:
         (lambda plain: sample(plain).update(at="2025-01-02T03:04:05+02:00"), f"at {FIRST}.at"),
         (lambda plain: plain["entries"]["test_a[1]"]["host"].update(hostname="secret"), "`hostname`"),
         (lambda plain: sample(plain)["starts"].pop(), f"at {FIRST}.starts"),
+        # It is less than a nanosecond, in which a window has no length.
+        (lambda plain: sample(plain)["starts"][0].update(seconds=4e-10), f"at {FIRST}.starts[0].seconds"),
     ],
 )
 def test_a_wrong_field_is_named(path: Path, change: Callable[[Any], object], named: str) -> None:
