@@ -163,7 +163,7 @@ def test_tokens_are_known_if_every_answer_counts_them(
 
 
 def test_a_load_is_told_in_words(run: Run, reports: list[Window], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few lines end with the validity; a secret that a server repeats, sent or of this process, is not shown."""
+    """A few lines end with the validity; a rate in no time is unknown, a secret that a server repeats is not shown."""
     status, out, _ = run(HTTP, "--concurrency", 4, "--requests", 400)
     lines = out.splitlines()
     assert (status, lines[-1]) == (0, "VALID")
@@ -171,11 +171,14 @@ def test_a_load_is_told_in_words(run: Run, reports: list[Window], monkeypatch: p
     assert "p99 10.0 ms" in lines[2]
     monkeypatch.setenv("HF_TOKEN", SECRET)
     samples = {"status 500": f"request 0: b'{SECRET} hunter22xyz'"}
-    reports[:] = [tick_of(0, 0, 0, errors={"status 500": 9}, error_samples=samples, last=True)]
+    reports[:] = [tick_of(0, 0, 0, end_ns=0, errors={"status 500": 9}, error_samples=samples, last=True)]
     argv = [HTTP, "--requests", 9, "--header", "Authorization: hunter22xyz"]
-    for more, valid in (([], "INVALID: request errors"), (["--json"], '"valid": false')):
+    for more, valid, rate in (
+        ([], "INVALID: request errors", "throughput  -"),
+        (["--json"], '"valid": false', '"throughput": null'),
+    ):
         status, out, _ = run(*argv, *more)
-        assert (status, "status 500: 9" in out, valid in out) == (1, True, True)
+        assert (status, "status 500: 9" in out, valid in out, rate in out) == (1, True, True, True)
         assert SECRET not in out
         assert "hunter22xyz" not in out
 
