@@ -150,7 +150,7 @@ class ServerFactory:
             model_repository: The folder of the models. Triton only reads it.
             models: The models to load. Triton also loads the models of a listed ensemble. Default: all.
             model: The model whose batches are counted. Default: the only one that batches.
-            asked: The model that the requests name. Default: the only model or ensemble, else ``model``.
+            asked: The model that the requests name. Default: the only model, the only ensemble, or else ``model``.
             python: Interpreter with nvidia-pytriton, whose wheel carries Triton, and with the packages of the models.
             server: Program of another Triton, by name or path, such as ``tritonserver`` in NVIDIA's image.
             **arguments: Triton's options: ``http_thread_count=4`` becomes ``--http-thread-count=4``.
@@ -253,7 +253,7 @@ class ServerFactory:
         Args:
             argv: Program and arguments. The plugin replaces ``{port}`` by the port to listen on, ``{folder}`` by a
                 private folder, and ``{python}`` by the interpreter. The server must listen on 127.0.0.1.
-            ready: A path that answers 200 when the server is up, such as ``/health``.
+            ready: A path, such as ``/health``. The plugin sends the first request after this path has answered 200.
             counters: Names of the server's Prometheus metrics, or one of ``vllm``, ``sglang``, ``llama.cpp``,
                 ``trtllm`` and ``tgi``. Without counters the batching ratio is unknown.
             model: Default for ``model=`` of a request.
