@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.interpreter import find_python
+from pytest_gpuserve.device.gpu import CPU, device_name
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.load.__main__ import headers_of, read_bytes
 from pytest_gpuserve.load.request import Request
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.new.app import App
 
 _SHOWN: Final = 300  # characters
+_LABELS: Final = re.compile(r"[\w.-]+(,[\w.-]+)*")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -79,9 +82,15 @@ def _app(given: argparse.Namespace, argv: Sequence[str], root: Path) -> App:
 
 def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
     """Ask, write, and say what was done."""
+    naming = "on the runner, this prints the name: python -m pytest_gpuserve.doctor"
     if (given.gpu_runner is None) != (given.gpu is None):
-        remedies = ["on the runner, this prints the name: python -m pytest_gpuserve.doctor"]
-        raise UsageProblem("--gpu-runner=LABELS and --gpu=NAME belong together", remedies=remedies)
+        raise UsageProblem("--gpu-runner=LABELS and --gpu=NAME belong together", remedies=[naming])
+    if given.gpu_runner is not None and not _LABELS.fullmatch(given.gpu_runner):
+        remedies = ["separate them by commas: --gpu-runner=self-hosted,gpu"]
+        raise UsageProblem("the runner's labels cannot be written", found=repr(given.gpu_runner), remedies=remedies)
+    if given.gpu is not None and given.gpu not in {CPU, device_name(given.gpu)}:
+        remedies = [f"--gpu={device_name(given.gpu)}", naming]
+        raise UsageProblem("--gpu is not the name of a GPU in baselines", found=repr(given.gpu), remedies=remedies)
     headers, body = headers_of(given.header), None
     if given.body is not None:
         body = read_bytes(Path(given.body[1:]), "--body") if given.body.startswith("@") else given.body.encode()

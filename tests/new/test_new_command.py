@@ -240,6 +240,8 @@ def test_a_server_that_fails_leaves_the_log_that_its_error_names(
         (["--body=@none", *COMMAND], "--body none cannot be read"),
         (["--name=taken", *COMMAND], "cannot be written"),
         (["--gpu-runner=self-hosted,gpu", *COMMAND], "python -m pytest_gpuserve.doctor"),
+        (["--gpu-runner=gpu]", "--gpu=T4", *COMMAND], "--gpu-runner=self-hosted,gpu"),
+        (["--gpu-runner=gpu", "--gpu=Tesla T4", *COMMAND], "--gpu=T4"),
     ],
 )
 def test_a_mistake_is_told_and_leaves_nothing(
