@@ -227,7 +227,7 @@ def _late(process: Process | None, deadline: Deadline, what: str, seen: str) -> 
         summary,
         found=seen,
         looked=[str(process.command.log)],
-        remedies=[*remedies, f"read its whole log: {process.command.log}"],
+        remedies=[*remedies, f"read its whole log: {process.command.log}", f"run it by hand: {process.command}"],
         log_tail=process.tail(),
     )
 

@@ -359,6 +359,8 @@ class Readiness:
         raise ServerFailed(
             f"the {self.name} server is up, but {problem} {self.ask.method} {self.ask.path}",
             found=f"status {status}{detail}: {said}",
+            looked=[] if self.process is None else [str(self.process.command.log)],
             remedies=remedies,
-            log_tail="" if self.process is None else self.process.tail(),
+            # Each of the model's failures has logged the same.
+            log_tail="" if self.process is None else self.process.tail(10 if fails else 30),
         )
