@@ -37,7 +37,10 @@ class IniOptions:
 
     def addini(self, name: str, help: str, type: str = "string", default: object = "") -> None:  # noqa: A002
         """Keep a setting."""
-        self.found.append((name, "" if type == "string" and not default else str(default).lower(), help))
+        # The table has a column for the default, which `pytest --help` has in the text.
+        meaning, _, told = help.removesuffix(")").partition(" (default: ")
+        shown = told or ("" if type == "string" and not default else f"`{str(default).lower()}`")
+        self.found.append((name, shown, meaning if told else help))
 
 
 def metrics() -> str:
@@ -58,7 +61,7 @@ def ini() -> str:
     parser: Any = IniOptions()
     add_options(parser)
     lines = ["| setting | default | meaning |", "|---|---|---|"]
-    lines += [f"| `{name}` | {f'`{default}`' if default else ''} | {text} |" for name, default, text in parser.found]
+    lines += [f"| `{name}` | {default} | {text} |" for name, default, text in parser.found]
     return "\n".join(lines)
 
 
