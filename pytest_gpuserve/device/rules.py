@@ -115,7 +115,7 @@ comparable, and only the set power limit counts."""
 HOST_RULES: Final = (
     Rule("cpu", "CPU of the host", Kind.WARNS, "client, tokenizer and server run on it"),
     Rule("cores", "cores of the host", Kind.WARNS, "client and server share them"),
-    Rule("memory_gib", "memory of the host", Kind.WARNS, "another size means another machine", 0.05, "GiB"),
+    Rule("memory_gib", "memory of the host", Kind.WARNS, "model files are cached in it", 0.05, "GiB"),
     Rule("numa_nodes", "NUMA nodes of the host", Kind.WARNS, "memory of another node is slower to reach"),
     Rule("governor", "frequency governor of the host", Kind.WARNS, "`powersave` and `performance` differ in latency"),
 )
