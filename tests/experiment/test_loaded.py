@@ -227,7 +227,7 @@ def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: _Server
 def test_a_client_saturated_in_one_step_disturbs_the_load(server: _Server, share: float) -> None:
     """A load that is measured as a whole cannot repeat a window, and its mean hides a step."""
     loaded = under_load(server, LoadShape(Steps(((4, 1.0), (4, 9.0)))))
-    for number, part in enumerate((share, 0.1)):
+    for number, part in enumerate((0.1, share)):
         window = msgspec.structs.replace(cached(0.0)[0], cpu_ns=round(SECOND_NS * part / 2))
         loaded.measured.append(Measured(window, [load_tick(10 * number + tick, cpu_share=part) for tick in range(10)]))
     loaded.ticks(engines(load_tick(0)), 1)

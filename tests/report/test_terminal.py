@@ -140,11 +140,11 @@ def test_an_error_before_any_verdict_has_a_line() -> None:
 
 def test_the_load_engine_tells_how_it_did() -> None:
     """The line has the worst send lag, the share of a core and the repeated sends; it is absent without a load."""
-    quick = window(lag=Histogram({bucket_of(50_000): 100}))
+    quick = window(seconds=1.5, lag=Histogram({bucket_of(50_000): 100}))
     late = window(lag=Histogram({bucket_of(3_000_000): 100}))
     again = msgspec.structs.replace(late, resent=7)
     results = [result_of(name, sessions=(session(start(each)),)) for name, each in (("a", quick), ("b", late))]
-    assert client_lines(run_of(*results)) == ["load engine: send lag p99 3.00 ms at most, 2 % of a core on average"]
+    assert client_lines(run_of(*results)) == ["load engine: send lag p99 3.00 ms at most, 1 % of a core on average"]
     resent = result_of("c", sessions=(session(start(again)),))
     (line,) = client_lines(run_of(resent))
     assert line.endswith(", 7 requests sent again: the server closed connections that it had kept open")
