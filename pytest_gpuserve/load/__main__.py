@@ -87,8 +87,7 @@ def run_load(
                     of_each = shares([tick], of_each)
                     course += [tick.under_way] if tick.due else []
                 else:
-                    end_ns, errors, samples = tick.end_ns, tick.errors, tick.error_samples
-                    totals += Window(begin_ns=end_ns, end_ns=end_ns, errors=errors, error_samples=samples)
+                    totals += Window(errors=tick.errors, error_samples=tick.error_samples)
                 if tick.last:
                     break
     except KeyboardInterrupt:
