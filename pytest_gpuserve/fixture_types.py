@@ -61,12 +61,12 @@ class Load:
             target: The requests: ``server.post(...)``, or several in rotation: ``server.rotate([...])``.
             concurrency: Number of users. Each sends the next request after the answer to the last one.
             schedule: Instead of ``concurrency``, a schedule of ``pytest_gpuserve.load``, such as ``Poisson(rate=200)``.
-            seconds: Measured time of a start: 4 by default, at least 2. The plugin may lengthen it up to threefold.
-                Side by side, ``8`` doubles a window's length, and ``12`` triples it.
+            seconds: Measured time of a start: 4 by default, at least 2. Unsteady or too few answers lengthen it, up
+                to threefold. Side by side, ``8`` doubles a window's length, ``12`` triples it.
             requests: A start ends after this many answers. If they take longer than 15 times ``seconds`` (60 s by
                 default), the run is INVALID.
-            until: A start ends when this function returns true. It gets all finished windows of the start, of
-                0.5 s each: at least four. The time limit is that of ``requests``.
+            until: A start ends when this function returns true for its windows so far, of 0.5 s each. The first call
+                gets four. The time limit is that of ``requests``.
             warmup_seconds: Loaded time before the measurement. Its answers do not count.
             starts: Fresh starts of a session, at least two. ``starts``, ``requests`` and ``until`` have no effect side
                 by side.
