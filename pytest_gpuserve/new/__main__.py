@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.interpreter import find_python
-from pytest_gpuserve.device.gpu import CPU, device_name
+from pytest_gpuserve.device.gpu import CPU, RESERVED_NAMES, device_name
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.load.__main__ import headers_of, read_bytes
 from pytest_gpuserve.load.request import Request
@@ -89,7 +89,7 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
         remedies = ["separate them by commas: --gpu-runner=self-hosted,gpu"]
         raise UsageProblem("the runner's labels cannot be written", found=repr(given.gpu_runner), remedies=remedies)
     if given.gpu is not None and given.gpu not in {CPU, device_name(given.gpu)}:
-        remedies = [f"--gpu={device_name(given.gpu)}", naming]
+        remedies = [naming] if given.gpu.lower() in RESERVED_NAMES else [f"--gpu={device_name(given.gpu)}", naming]
         raise UsageProblem("--gpu is not the name of a GPU in baselines", found=repr(given.gpu), remedies=remedies)
     headers, body = headers_of(given.header), None
     if given.body is not None:

@@ -242,6 +242,7 @@ def test_a_server_that_fails_leaves_the_log_that_its_error_names(
         (["--gpu-runner=self-hosted,gpu", *COMMAND], "python -m pytest_gpuserve.doctor"),
         (["--gpu-runner=gpu]", "--gpu=T4", *COMMAND], "--gpu-runner=self-hosted,gpu"),
         (["--gpu-runner=gpu", "--gpu=Tesla T4", *COMMAND], "--gpu=T4"),
+        (["--gpu-runner=gpu", "--gpu=auto", *COMMAND], "found: 'auto'\n  help: on the runner"),
     ],
 )
 def test_a_mistake_is_told_and_leaves_nothing(
