@@ -136,6 +136,11 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
         "next:",
         f"  pytest suites/{app.name} --against=HEAD      # once it is committed: compares your changes side by side",
         f"  pytest suites/{app.name} --baseline-update   # records what it does now; later runs are gated by it",
+        *(
+            f"  in {path.relative_to(root)}, let pip install your app's packages and the plugin, which no index has yet"
+            for path in written
+            if '/bin/pip"' in path.read_text(encoding="utf-8")
+        ),
     ]
 
 

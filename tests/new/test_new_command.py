@@ -181,7 +181,7 @@ def test_a_command_with_a_long_answer(project: Path) -> None:
 def test_a_gpu_runner_gets_the_workflows_of_a_gate_a_comment_and_baselines(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A GPU runner gets three workflows with its labels, GPU and packages, also beside an existing suite."""
+    """A GPU runner gets three workflows with its labels and GPU, also beside a suite; what pip lacks there is told."""
     assert main(COMMAND) == 0
     assert main(["--gpu-runner=self-hosted,gpu", "--gpu=T4", *COMMAND]) == 0
     told = capfd.readouterr().out
@@ -189,6 +189,7 @@ def test_a_gpu_runner_gets_the_workflows_of_a_gate_a_comment_and_baselines(
         workflow = yaml.safe_load((project / f".github/workflows/{name}.yml").read_text())
         assert (workflow["jobs"][job]["runs-on"], workflow["env"]) == (["self-hosted", "gpu"], {"GPU": "T4"})
         assert any("'pytest-gpuserve[report]'" in step.get("run", "") for step in workflow["jobs"][job]["steps"])
+        assert f"  in .github/workflows/{name}.yml, let pip install" in told
     assert "wrote .github/workflows/post-comment.yml\n" in told
     assert "left as it is: suites/web/test_web.py\n" in told
 
