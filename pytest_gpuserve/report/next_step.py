@@ -37,8 +37,6 @@ MOST_IDS: Final = 3
 FAILED_LAST: Final = ("--lf", "--lfnf=none")
 """Options that select the last failed tests; without such a record, the second keeps pytest from running all."""
 
-_QUIET: Final = "stop other work on the host"
-
 REPORT: Final = "--gpuserve-report=report.html"
 
 _NEXT: Final = "next: "
@@ -127,14 +125,14 @@ _KEEP_UP: Final = "let the client keep up, load(..., processes=...)"
 REMEDIES: Final[Mapping[ReasonKind, str]] = {
     ReasonKind.NO_STEADY_STATE: "give the server a longer warm-up, load(..., warmup_seconds=...)",
     ReasonKind.COMPILED_UNDER_LOAD: "let the warm-up send all shapes, load(..., warmup_seconds=...)",
-    ReasonKind.CLIENT_HELD_UP: _QUIET,
+    ReasonKind.CLIENT_HELD_UP: "use a host without a CPU quota, swapping or an overcommitted hypervisor",
     ReasonKind.CLIENT_SATURATED: _KEEP_UP,
     ReasonKind.CLIENT_LATE: _KEEP_UP,
     ReasonKind.RATE_NOT_REACHED: f"{_KEEP_UP}, or lower the rate",
     ReasonKind.OVERLOADED: "lower the rate",
     ReasonKind.STUCK_REQUESTS: _LONGER,
     ReasonKind.TOO_SHORT: _LONGER,
-    ReasonKind.HOST_SHARED: _QUIET,
+    ReasonKind.HOST_SHARED: "stop other work on the host",
     ReasonKind.COMMIT_UNKNOWN: "fetch the missing history",
     ReasonKind.NOT_COMMITTED: "commit the baseline, with the code that it belongs to",
     ReasonKind.OUTSIDE_GIT: "remove the difference that its reason names",
