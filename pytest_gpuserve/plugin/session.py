@@ -157,6 +157,9 @@ class GateSession:
             if not self._goes_on:
                 self._starts.end()
         _fail_invalid(self._untold_problems(comparison))
+        if self._outcomes.passed(comparison.nodeid):
+            # Fixtures may compare after the test's function has ended.
+            _fail_unheld(comparison)
 
     def shown_path(self, path: Path) -> str:
         """Name of a file in baselines: relative to the project, or only its name if it is outside.
@@ -255,19 +258,24 @@ class GateSession:
         return result
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    def pytest_pyfunc_call(self) -> Generator[None, object, object]:
+        """Note that a test's function runs. That of unittest does not come here, and so cannot run again."""
+        with self.laps.in_call():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Check a test that has reached its end: no comparison may have failed unnoticed, or be undecided."""
         try:
-            with self.laps.in_call():
-                result = yield
+            result = yield
         except WaitsForStart:
             # pytest and other plugins see this run as skipped; it is not reported.
             pytest.skip("not decided yet: the test goes on when its servers are started again")
         except pytest.skip.Exception:
             # Findings of the test so far must not be hidden by the missing verdict.
-            _fail_unheld(self._comparisons.get(pyfuncitem.nodeid))
+            _fail_unheld(self._comparisons.get(item.nodeid))
             raise
-        comparison = self._comparisons.get(pyfuncitem.nodeid)
+        comparison = self._comparisons.get(item.nodeid)
         if comparison is None or comparison.waits:
             return result
         _fail_unheld(comparison)

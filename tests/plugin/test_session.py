@@ -19,7 +19,7 @@ from pytest_gpuserve.plugin import opening
 from pytest_gpuserve.plugin.opening import Equipment
 from pytest_gpuserve.plugin.options import read_settings
 from tests.fakes.own_locks import LOCKS_VARIABLE
-from tests.plugin.conftest import JSON, Project, says_no_traceback, text_of
+from tests.plugin.conftest import JSON, SERVER, Project, says_no_traceback, text_of
 
 HEAVY = ("torch", "numpy", "httptools", "transformers", "mosec", "pynvml", "rich", "msgspec", "psutil")
 
@@ -88,6 +88,34 @@ def test_mistakes_of_a_test_are_found(project: Project) -> None:
     result = project.run()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "has to be among the arguments" in text_of(result)
+    assert says_no_traceback(result)
+
+
+UNNOTICED = """
+import unittest
+
+import pytest
+
+class TestUnit(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def _measured(self, server, load):
+        self.measured = load(server.post("/inference", body=b"fox"), concurrency=8)
+
+    def test_method(self):
+        self.measured.throughput >= 1e9
+
+def test_end(server, load, request):
+    run = load(server.post("/inference", body=b"fox"), concurrency=8)
+    request.addfinalizer(lambda: run.throughput >= 1e9)
+"""
+
+
+def test_a_failed_comparison_is_found_in_a_method_of_unittest_and_after_a_function(project: Project) -> None:
+    """A failed comparison without `assert` fails a method of `unittest.TestCase`; after a test's end it is an error."""
+    project.test_file.write_text(SERVER + UNNOTICED)
+    result = project.run()
+    result.assert_outcomes(failed=1, passed=1, errors=1)
+    assert text_of(result).count("a comparison does not hold, but no assert contains it\nREGRESSED: throughput") == 2
     assert says_no_traceback(result)
 
 
