@@ -285,6 +285,8 @@ class GateSession:
 
     def pytest_assertrepr_compare(self, left: object, right: object) -> list[str] | None:
         """Explain a failed comparison, headline first; None if it is not one of ours."""
+        if isinstance(right, (Measured, Ratio)):
+            left, right = right, left
         if not isinstance(left, (Measured, Ratio)) or not isinstance(right, (Reference, int, float)):
             return None
         loads = (measurement for comparison in self._comparisons.values() for measurement in comparison.measurements)

@@ -48,11 +48,11 @@ def test_recorded_then_gated_then_slowed(project: Project) -> None:
 
 
 def test_a_plain_limit_needs_no_baseline(project: Project) -> None:
-    """A number is a service-level check by itself; an assertion that gates nothing is refused at the user's line."""
-    project.write("assert run.latency.p99 <= 5.0\n    assert run.throughput >= 1e6")
+    """A number is a service-level check by itself, on either side; what gates nothing is refused at the user's line."""
+    project.write("assert run.latency.p99 <= 5.0\n    assert 1e6 <= run.throughput")
     result = project.run()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*throughput*limit*"])
+    result.stdout.fnmatch_lines(["E*assert REGRESSED: throughput is */s, limit 1000000/s*"])
     text = text_of(result)
     assert re.search(r"latency\.p99 .*PASS", text)
     assert re.search(r"throughput .*REGRESSED", text)
