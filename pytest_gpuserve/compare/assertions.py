@@ -311,25 +311,31 @@ class Reference:
 
     metric: Metric
 
-    def __eq__(self, other: object) -> NoReturn:
-        self._refuse("==")
+    def _refuse(self, _other: object = None) -> NoReturn:
+        option = self.metric.option
+        raise UsageProblem(
+            f"{self!r} is not a number, and gates nothing without a comparison with a run's metric",
+            remedies=[example(self.metric), f"allow a change of 10 % by a marker: @pytest.mark.gpuserve({option}=0.1)"],
+        )
 
-    def __ne__(self, other: object) -> NoReturn:
-        self._refuse("!=")
+    __eq__ = __ne__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __float__ = _refuse
+    value = property(_refuse)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _reflected(self, other: object) -> object:
+        # Python then calls the comparison of the run's metric.
+        return NotImplemented if isinstance(other, _Comparable) else self._refuse()
+
+    __ge__ = __le__ = __gt__ = __lt__ = _reflected
 
     def __repr__(self) -> str:
         return f"baseline.{self.metric.name}"
 
     def __bool__(self) -> NoReturn:
         no_truth(repr(self), self.metric.name)
-
-    def _refuse(self, operator: str) -> NoReturn:
-        raise UsageProblem(
-            f"`{self!r} {operator} ...` gates nothing",
-            remedies=[example(self.metric)],
-        )
 
 
 class Baseline(Sides[Reference]):

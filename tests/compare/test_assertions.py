@@ -143,6 +143,21 @@ def test_what_cannot_be_compared_for_equality() -> None:
             hash(thing)
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        *(lambda side: side * 0.9, lambda side: 0.9 * side, lambda side: a_run().throughput - side),
+        *(lambda side: a_run().throughput / side, float, lambda side: side.value),
+        *(lambda side: a_run().throughput.value >= side, lambda side: side <= BASELINE.throughput),
+    ],
+)
+def test_a_baseline_takes_no_arithmetic(written: Callable[[Any], object]) -> None:
+    """``baseline.throughput * 0.9`` is refused, with the marker that sets a tolerance."""
+    with pytest.raises(UsageProblem, match="gates nothing") as caught:
+        written(BASELINE.throughput)
+    assert "@pytest.mark.gpuserve(throughput=0.1)" in str(caught.value)
+
+
 def test_numbers_are_there_to_be_read() -> None:
     """A run's values are pooled in the metric's unit, its problems are of all sessions, and an unknown one raises."""
     run = a_run()
