@@ -16,7 +16,7 @@ from pytest_gpuserve.builds.git import FULL_HISTORY, git_text, query_git
 from pytest_gpuserve.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 class NoCheckout(UsageProblem):
@@ -99,8 +99,27 @@ def read_revision(root: Path, baseline_dir: Path) -> Revision:
     # All options are given, because a user's configuration may hide some of the output.
     kinds = ("--no-renames", "--untracked-files=all", "--ignore-submodules=none")
     changes = git_text(root, "status", "--porcelain", "-z", *kinds, "--", *paths)
+    if changes is not None:
+        changes += "".join(f" M {name}\0" for name in _hidden_changes(checkout, paths))
     content = None if changes is None else _content(checkout, apart, "HEAD", changes)
     return Revision(commit, clean=changes == "", content=content, top=checkout)
+
+
+def _hidden_changes(checkout: Path, paths: Iterable[str]) -> Iterator[str]:
+    """Changed files that git was told to overlook (``git update-index --skip-worktree``, ``--assume-unchanged``)."""
+    for line in (git_text(checkout, "ls-files", "-v", "-s", "-z", "--", *paths) or "").split("\0"):
+        # Each is `tag mode hash stage TAB path`. A sparse checkout skips files that it does not have.
+        tag, _, entry = line.partition(" ")
+        facts, _, name = entry.partition("\t")
+        if tag in {"", "H", "M"} or (tag == "S" and not os.path.lexists(checkout / name)):
+            continue
+        mode, digest, _ = facts.split(" ")
+        try:
+            changed = _line(checkout, name) != f"{mode} blob {digest}\t{name}"
+        except OSError:
+            changed = True
+        if changed:
+            yield name
 
 
 def content_of(root: Path, baseline_dir: Path | None, commit: str) -> str | None:

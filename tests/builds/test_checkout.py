@@ -95,6 +95,27 @@ def test_staged_hidden_and_unknown_changes_are_dirty(root: Path) -> None:
     assert not read(root).clean
 
 
+@pytest.mark.parametrize("flag", ["--skip-worktree", "--assume-unchanged"])
+def test_a_change_that_git_is_told_to_overlook_counts(root: Path, flag: str) -> None:
+    """A server runs the file as it is, so kept rounds of the commit's file are not its own."""
+    before = read(root)
+    git(root, "update-index", flag, "suites/app.py", "baselines/cpu/test_y.json")
+    edit(root, "baselines/cpu/test_y.json")
+    assert read(root) == before
+    edit(root, "suites/app.py")
+    assert not read(root).clean
+    assert content(root) not in {before.content, None}
+
+
+def test_a_sparse_checkout_is_its_commit(root: Path) -> None:
+    """Files that a sparse checkout leaves out are not removed."""
+    before = read(root)
+    git(root, "reset", "--quiet", "--hard")
+    git(root, "sparse-checkout", "set", "baselines")
+    assert not (root / "suites").exists()
+    assert read(root) == before
+
+
 def test_the_checkout_is_found_from_anywhere(root: Path, tmp_path: Path) -> None:
     """A checkout is the same from a folder in it and by a link; changed baselines do not make it dirty."""
     (tmp_path / "link").symlink_to(root)
