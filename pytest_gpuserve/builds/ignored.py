@@ -157,8 +157,8 @@ class LinkedFiles:
             for entry in sorted(source.iterdir()):
                 self._add(f"{name}/{entry.name}")
             return
-        # A base inside an ignored folder must not contain itself.
-        if os.path.lexists(place) or self.base.is_relative_to(source.resolve()):
+        # A base inside an ignored folder must not contain itself. Path.resolve raises an error for a link to itself.
+        if os.path.lexists(place) or self.base.is_relative_to(os.path.realpath(source)):
             return
         if wanted and self._has_parent(name):
             place.symlink_to(source)

@@ -77,6 +77,16 @@ def test_what_an_app_reads_is_linked_and_what_is_built_is_not(root: Path) -> Non
         assert (base.place / "models" / "ens" / "1").is_dir()
 
 
+def test_odd_links_are_linked(root: Path) -> None:
+    """A link to itself, to nowhere, or to its own folder is a link like any other."""
+    targets = {"data/itself": "itself", "data/nowhere": "/no/such", "data/folder": "../data"}
+    for name, target in targets.items():
+        (root / name).symlink_to(target)
+    with (root / ".gitignore").open("a") as ignored:
+        ignored.writelines(f"/{name}\n" for name in targets)
+    assert set(targets) < linked(root)
+
+
 def test_what_is_untracked_is_the_candidates(root: Path) -> None:
     """New files, and ignored or empty folders beside them, belong to the candidate alone."""
     make(root, "new.py", "models/new/config.pbtxt", "models/new/1/w.bin")
