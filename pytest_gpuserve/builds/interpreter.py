@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from functools import lru_cache
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 
 OLDEST: Final = [3, 8]
 """Oldest Python that reports its packages."""
+
+LONGEST_HEAD: Final = 4096
+"""Bytes of a script that may name its interpreter."""
+
+_PYTHON: Final = re.compile(r"python[\d.]*")
+"""Name of an interpreter's file."""
+
+_LONG_PATH: Final = r"""#!/bin/sh\s+'''exec' "?(.+?)"? "\$0\""""
 
 ASK_SECONDS: Final = 60.0
 """Longest wait for an interpreter's answer; a cold disk may need many of these seconds."""
@@ -44,7 +53,8 @@ _ROOTS: Final = """
 import importlib.metadata, urllib.parse
 texts = [dist.read_text("direct_url.json") for dist in importlib.metadata.distributions()]
 notes = [json.loads(text) for text in texts if text]
-urls = [urllib.parse.urlsplit(note["url"]) for note in notes if note.get("dir_info", {}).get("editable")]
+infos = [(note["url"], note.get("dir_info")) for note in notes]
+urls = [urllib.parse.urlsplit(url) for url, info in infos if info is not None and (given or info.get("editable"))]
 answer = [sys.path, [urllib.parse.unquote(url.path) for url in urls if url.scheme == "file"]]
 """
 
@@ -99,18 +109,40 @@ def find_python(name: str, folder: Path, option: str = "--against-python") -> st
     )
 
 
-def import_roots(python: str, environment: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
+def interpreter_of(program: str) -> str | None:
+    """Interpreter that runs a program: the program itself, or that of a Python script; None if it is no Python.
+
+    Args:
+        program: Its absolute path.
+    """
+    if _PYTHON.fullmatch(Path(program).name):
+        return program
+    try:
+        with Path(program).open("rb") as file:
+            begin = os.fsdecode(file.read(LONGEST_HEAD))
+    except OSError:
+        return None
+    # pip writes the second form for a path that is too long for the first one, or contains a space.
+    first, long = re.match(r"#!\s*(\S+)(.*)", begin), re.match(_LONG_PATH, begin)
+    words = [long[1]] if long else [first[1], *first[2].split()] if first else []
+    if words and Path(words[0]).name == "env":
+        words = [shutil.which(word) or word for word in words[1:] if not word.startswith("-")]
+    return words[0] if words and _PYTHON.fullmatch(Path(words[0]).name) else None
+
+
+def import_roots(python: str, environment: Mapping[str, str], cwd: Path, *, copies: bool = False) -> tuple[Path, ...]:
     """Folders of an interpreter's imports: its ``sys.path``, and its editable installs with their ``src``.
 
     Args:
         python: The interpreter.
         environment: All its variables.
         cwd: Its working folder, which relative entries start from.
+        copies: Also the folders that were installed as copies (``pip install .``).
 
     Raises:
         ServerFailed: The interpreter does not answer.
     """
-    path, editable = query_interpreter(python, _ROOTS, environment, cwd)
+    path, editable = query_interpreter(python, _ROOTS, environment, cwd, copies)
     return tuple(dict.fromkeys(map(Path, (*path, *(place for each in editable for place in (f"{each}/src", each))))))
 
 
@@ -131,14 +163,15 @@ def find_modules(folders: Iterable[Path], python: str, environment: Mapping[str,
     Raises:
         ServerFailed: The interpreter does not answer.
     """
-    names = sorted({name for folder in folders for name in _modules_in(folder)})
+    names = sorted({name for folder in folders for name in modules_in(folder)})
     if not names:
         return {}
     found = query_interpreter(python, _MODULES, environment, cwd, names)
     return {name: Path(origin) for name, origin in found.items()}
 
 
-def _modules_in(folder: Path) -> Iterable[str]:
+def modules_in(folder: Path) -> Iterable[str]:
+    """Names of the modules and packages in a folder."""
     for entry in folder.iterdir():
         if entry.name.isidentifier() and (entry / "__init__.py").is_file():
             yield entry.name

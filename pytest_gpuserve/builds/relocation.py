@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.builds.git import git_text
-from pytest_gpuserve.builds.interpreter import find_modules, import_roots
+from pytest_gpuserve.builds.git import git_text, query_git
+from pytest_gpuserve.builds.interpreter import find_modules, import_roots, modules_in
 from pytest_gpuserve.errors import NotInRevision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
 PYTHONPATH = "PYTHONPATH"
 
@@ -26,6 +26,9 @@ _BEGIN = r"""(?:(?<![^\s=:,;"'(){}<>|@\[\]])|(?<=://)|(?<=^-[A-Za-z]))"""
 
 _REST = r"""(?=[/\s:,;"'(){}<>|\[\]]|$)[^\s:,;"'(){}<>|\[\]]*"""
 """The rest of a path in a text, after the name of a folder that is named to its end."""
+
+_MODULE = re.compile(r"\w+(?=[.:]|$)")
+"""The top-level name of a module in a command line: ``shop`` of ``shop.app:main``."""
 
 
 @dataclass(frozen=True)
@@ -114,19 +117,27 @@ class Relocation:
         return self.text(value)
 
     def environment(
-        self, own: Mapping[str, str], *, inherited: Mapping[str, str], python: str, cwd: Path
+        self,
+        own: Mapping[str, str],
+        *,
+        inherited: Mapping[str, str],
+        python: str,
+        cwd: Path,
+        words: Sequence[str] = (),
     ) -> dict[str, str]:
         """Variables of a server in the other build, so that it imports that build's code.
 
         The server's interpreter may import from within the checkout, because of ``PYTHONPATH``, a ``.pth`` file or an
-        editable install. Such folders come first on the ``PYTHONPATH``, with their places in the worktree. With only
-        another interpreter, which may lack that install, they come first unchanged.
+        editable install, or import an installed copy of it. Such folders come first on the ``PYTHONPATH``, with their
+        places in the worktree. With only another interpreter, which may lack an editable install, they come first
+        unchanged.
 
         Args:
             own: The server's own variables.
             inherited: Variables that it inherits.
             python: Its interpreter in this build.
             cwd: Its working folder in this build.
+            words: Its command line, which may name modules.
 
         Returns:
             Its own variables, and the inherited ones that change.
@@ -141,13 +152,17 @@ class Relocation:
         there = {name: self.text(value) for name, value in here.items()}
         searched = [cwd / entry for entry in here[PYTHONPATH].split(os.pathsep)] if here.get(PYTHONPATH) else []
         pythons = dict.fromkeys((python, self.interpreter(python)))
-        installed = [root for each in pythons for root in import_roots(each, here, cwd) if self._is_code(root)]
-        places = list(dict.fromkeys(map(self.path, (*searched, *installed))))
+        copies = self.worktree is not None
+        roots = [root for each in pythons for root in import_roots(each, here, cwd, copies=copies)]
+        installed = [root for root in roots if self._is_code(root)]
+        places = list(dict.fromkeys(map(self._root, (*searched, *installed))))
         if places != searched:
             there[PYTHONPATH] = os.pathsep.join(map(str, places))
         if self.worktree is not None:
             moved = [place for place in places if place.is_relative_to(self.worktree) and place.is_dir()]
-            self._check(moved, self.interpreter(python), there, self.path(cwd))
+            has = {name for place in moved for name in modules_in(place)}
+            has.update(match[0] for word in words for part in word.split("=") if (match := _MODULE.match(part)))
+            self._check((*moved, *installed), has, self.interpreter(python), there, self.path(cwd))
         return {name: value for name, value in there.items() if name in own or here.get(name) != value}
 
     def telling(self, environment: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
@@ -163,32 +178,62 @@ class Relocation:
         names = {*own, *([PYTHONPATH] if self.worktree is not None else [])}
         return {name: value for name, value in environment.items() if name in names}
 
-    def _check(self, places: Iterable[Path], python: str, environment: Mapping[str, str], cwd: Path) -> None:
-        """Check that the modules of these folders are imported from there, because an install may precede any path."""
+    def _check(
+        self, places: Iterable[Path], has: Container[str], python: str, environment: Mapping[str, str], cwd: Path
+    ) -> None:
+        """Check that modules of the other build are imported from there.
+
+        An install may precede any path, and provides what the other build has elsewhere or not at all.
+
+        Args:
+            places: Folders with modules.
+            has: Names of modules that the other build has, or needs.
+            python: Its interpreter.
+            environment: All variables there.
+            cwd: Its working folder.
+        """
         for name, origin in find_modules(places, python, environment, cwd).items():
             inside = self._inside(origin)
-            if inside is not None and self._tracked(inside):
+            if inside is not None and self._is_own(inside) and (name in has or self._has_package(name)):
                 raise NotInRevision(
                     f"the server of {self.revision} would import {name} from this checkout, not from its own",
                     found=str(origin),
                     looked=[environment.get(PYTHONPATH, "")],
                     remedies=[
                         "install the project without --editable, or with setuptools' editable_mode=compat",
-                        "or put the project's folder on the PYTHONPATH",
+                        "or put the folder of its code on the PYTHONPATH; if it moved, both folders",
                         "or compare with an interpreter that has the other revision installed: --against-python=EXE",
+                        "a server that is new cannot be compared with another revision",
                     ],
                 )
+
+    def _has_package(self, name: str) -> bool:
+        """Whether the other revision has a package of this name in any folder."""
+        assert self.worktree is not None
+        return bool(git_text(self.worktree, "ls-files", "--", f":(glob)**/{name}/__init__.py"))
+
+    def _root(self, folder: Path) -> Path:
+        """Place of a folder of imports: new code belongs to this build alone."""
+        inside = self._inside(folder)
+        if self.worktree is None or inside is None or not self._is_code(folder):
+            return self.path(folder)
+        return self.worktree / inside
 
     def _is_code(self, folder: Path) -> bool:
         """Whether a folder is the project's own; the site-packages of a .venv in the checkout are not."""
         inside = self._inside(folder)
         if inside is None or SITES.intersection(inside.parts) or not folder.is_dir():
             return False
-        return self._tracked(inside)
+        return self._is_own(inside)
+
+    def _is_own(self, inside: Path) -> bool:
+        """Whether the path is of a commit, or may be of the next one."""
+        return self._tracked(inside) or not query_git(self.checkout, "check-ignore", "--quiet", str(inside)).done
 
     def _inside(self, path: Path) -> Path | None:
         """Path relative to the checkout, by its name or through a link; None outside it."""
-        for seen in (Path(os.path.normpath(path)), path.resolve()):
+        # Path.resolve raises an error for a link to itself.
+        for seen in (Path(os.path.normpath(path)), Path(os.path.realpath(path))):
             if self.worktree is not None and seen.is_relative_to(self.worktree):
                 return None
             for top in self._tops():

@@ -10,6 +10,7 @@ import shutil
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.builds.interpreter import interpreter_of
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import Launch, TellsNothing, digests, inherited_environment
@@ -124,7 +125,13 @@ class CommandServer(TellsNothing):
             cwd=relocation.path(self.cwd),
             python=python,
         )
-        environment = relocation.environment(self.environment, inherited=inherited, python=self.python, cwd=self.cwd)
+        environment = relocation.environment(
+            self.environment,
+            inherited=inherited,
+            python=interpreter_of(self._program({**inherited, **self.environment})) or self.python,
+            cwd=self.cwd,
+            words=self.argv,
+        )
         if replace(moved, environment=relocation.telling(environment, self.environment)) == self:
             raise NotInRevision(
                 f"command_server({' '.join(without_secret_values(self.argv))}) would be the same in the other build",
@@ -134,6 +141,11 @@ class CommandServer(TellsNothing):
                 ],
             )
         return replace(moved, environment=environment)
+
+    def _program(self, environment: Mapping[str, str]) -> str:
+        """Path of its program, or its name if it is not found."""
+        name = self.argv[0].replace(PYTHON, self.python)
+        return str(self.cwd / name) if "/" in name else shutil.which(name, path=environment.get("PATH")) or name
 
     def _check_program(self, relocation: Relocation) -> None:
         """Check that the other build has its own program: a built file is not in a revision.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -12,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuserve.builds.interpreter import find_python, import_roots
+from pytest_gpuserve.builds.interpreter import find_python, import_roots, interpreter_of
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.builds.worktree import worktree_of
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
+from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.mosec import Mosec
 from tests.support.plain_git import commit, git, write
 
@@ -91,6 +93,9 @@ def test_what_git_tracks_moves_and_the_rest_stays(root: Path, other: Relocation,
     elsewhere = (root / ".." / "no-such", root.with_name("checkout-old") / "apps", moved(other, "apps"))
     for path in (Path("/usr/bin/env"), *elsewhere):
         assert other.path(path) == path
+    loop = root / "loop"
+    loop.symlink_to(loop)
+    assert other.path(loop) == moved(other, "loop")
     link = tmp_path / "link"
     link.symlink_to(root)
     assert other.path(link / "apps") == moved(other, "apps")
@@ -169,12 +174,19 @@ class Interpreter:
         """Have a line run at its start: a folder for its path, or an import."""
         (self.site / "project.pth").write_text(f"{text}\n")
 
-    def editable(self, folder: Path, *, hooked: str = "") -> None:
+    def copy(self, folder: Path) -> None:
+        """Install a copy of the package and of its folder's other code, as ``pip install .`` does."""
+        self.editable(folder, editable=False)
+        shutil.copytree(folder / "src" / "package", self.site / "package")
+
+    def editable(self, folder: Path, *, hooked: str = "", editable: bool = True) -> None:
         """Note an editable install, with an import hook or without any way to import it."""
         note = self.site / "project-1.dist-info"
         note.mkdir()
         (note / "METADATA").write_text("Metadata-Version: 2.1\nName: project\nVersion: 1\n")
-        (note / "direct_url.json").write_text(json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True}}))
+        (note / "direct_url.json").write_text(
+            json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True} if editable else {}})
+        )
         if hooked:
             file = str(folder / "src" / "package" / "__init__.py")
             (self.site / "project_hook.py").write_text(HOOK.format(file=file, insert=hooked))
@@ -192,10 +204,10 @@ def interpreter(tmp_path: Path) -> Interpreter:
     return Interpreter(tmp_path / "venv with space")
 
 
-def relocate(other: Relocation, interpreter: Interpreter, **own: str) -> dict[str, str]:
+def relocate(other: Relocation, interpreter: Interpreter, *words: str, **own: str) -> dict[str, str]:
     """The variables of a server that runs in ``apps``."""
-    inherited = dict(os.environ)
-    return other.environment(own, inherited=inherited, python=interpreter.python, cwd=other.checkout / "apps")
+    inherited, cwd = dict(os.environ), other.checkout / "apps"
+    return other.environment(own, inherited=inherited, python=interpreter.python, cwd=cwd, words=words)
 
 
 def test_pythonpath_is_of_the_other_side(root: Path, other: Relocation, interpreter: Interpreter) -> None:
@@ -222,6 +234,82 @@ def test_an_editable_install_is_of_the_other_side(
     assert interpreter.imports("package", environment, root) == str(moved(other, "src/package/__init__.py"))
     if installed == "by an import hook":
         assert interpreter.imports("flat", environment, root / "apps") == str(moved(other, "flat.py"))
+
+
+def test_an_installed_copy_is_not_of_both_sides(root: Path, other: Relocation, interpreter: Interpreter) -> None:
+    """``pip install .`` copied this side's code, but the other side runs its own."""
+    interpreter.copy(root)
+    environment = relocate(other, interpreter)
+    assert interpreter.imports("package", environment, root) == str(moved(other, "src/package/__init__.py"))
+    # Another interpreter has a copy of its own, which is compared.
+    assert relocate(Relocation(root, None, interpreter.python), Interpreter(root.with_name("plain"))) == {}
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_a_package_that_was_moved_is_found_out(
+    root: Path, other: Relocation, interpreter: Interpreter, *, tracked: bool
+) -> None:
+    """The editable install of the package's new folder would be imported on both sides."""
+    (root / "src").rename(root / "lib")
+    if tracked:
+        git(root, "add", "--all")
+    interpreter.pth(str(root / "lib"))
+    with pytest.raises(NotInRevision, match=r"would import package from this checkout") as caught:
+        relocate(other, interpreter)
+    assert "PYTHONPATH" in str(caught.value)
+    environment = relocate(other, interpreter, PYTHONPATH=f"{root}/lib:{root}/src")
+    assert interpreter.imports("package", environment, root) == str(moved(other, "src/package/__init__.py"))
+
+
+@pytest.mark.parametrize("words", [("-m", "fresh"), ("-m", "fresh.app"), ("--app=fresh:app",)])
+def test_a_command_that_names_a_new_package_is_refused(
+    root: Path, other: Relocation, interpreter: Interpreter, words: tuple[str, ...]
+) -> None:
+    """Both sides would run the new package; a new package that nobody asks for is in nobody's way."""
+    write(root, {"src/fresh/__init__.py": "", "src/fresh/app.py": ""})
+    interpreter.pth(str(root / "src"))
+    with pytest.raises(NotInRevision, match=r"would import fresh from this checkout"):
+        relocate(other, interpreter, *words)
+    assert relocate(other, interpreter, "-m", "package", "refresh.fresh")["PYTHONPATH"] == str(moved(other, "src"))
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"), [("server", "#!{0}\n"), ("my server", "#!/bin/sh\n'''exec' \"{0}\" \"$0\" \"$@\"\n' '''\n")]
+)
+def test_a_script_of_another_environment_runs_the_other_sides_code(
+    root: Path, other: Relocation, monkeypatch: pytest.MonkeyPatch, name: str, begin: str
+) -> None:
+    """The environment of a console script has the project, that of the tests need not have it."""
+    interpreter = Interpreter(root.with_name(name))
+    interpreter.pth(str(root / "src"))
+    script = Path(interpreter.python).with_name("serve")
+    script.write_text(begin.format(interpreter.python))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(script.parent))
+    plain = Interpreter(root.with_name("plain")).python
+    for program in (str(script), "serve", interpreter.python):
+        there = CommandServer((program, "{port}"), root, "here", plain).relocated(other)
+        assert there.environment["PYTHONPATH"] == str(moved(other, "src")), program
+
+
+def test_the_interpreter_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script names it in its first line, by its path or for the PATH; other programs have none."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    python = tmp_path / "python3"
+    python.touch(mode=0o755)
+    for text, found in {
+        "#! /opt/python3.11 -u\n": "/opt/python3.11",
+        "#!/usr/bin/env -S python3 -u\n": str(python),
+        "#!/usr/bin/env\n": None,
+        "#!/bin/sh\nexec python3 app.py": None,
+        "#!\n": None,
+        "\x7fELF": None,
+        "": None,
+    }.items():
+        (tmp_path / "serve").write_text(text)
+        assert interpreter_of(str(tmp_path / "serve")) == found, text
+    assert interpreter_of(str(python)) == str(python)
+    assert interpreter_of("no-such-program") is None
 
 
 def test_a_hook_before_the_path_is_found_out(root: Path, other: Relocation, interpreter: Interpreter) -> None:
