@@ -108,6 +108,7 @@ class Streams:
         tokens: Chunks that arrived, corrected by the reported token counts. In a short window it may be below 0.
         with_usage: Requests that report their token count (``usage.completion_tokens``).
         usage_tokens: Sum of the reported counts.
+        silent_chunks: Sum of the chunks of requests that report none.
     """
 
     ttft: Histogram = _NO_TIMES
@@ -116,6 +117,7 @@ class Streams:
     tokens: int = 0
     with_usage: int = 0
     usage_tokens: int = 0
+    silent_chunks: int = 0
 
     @property
     def has_usage(self) -> bool:
@@ -135,6 +137,7 @@ class Streams:
             tokens=sum(part.tokens for part in known),
             with_usage=sum(part.with_usage for part in known),
             usage_tokens=sum(part.usage_tokens for part in known),
+            silent_chunks=sum(part.silent_chunks for part in known),
         )
 
 

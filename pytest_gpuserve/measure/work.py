@@ -12,7 +12,7 @@ from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.student import t_quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpuserve.measure.window import Streams
 
@@ -72,12 +72,14 @@ class MeanCount:
 def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None]) -> Reason | None:
     """Reason if answers differ in their number of tokens from the reference's, or more of them report it in one build.
 
+    Answers that do not report it are compared by their number of chunks.
+
     Args:
         before: Windows of the reference.
         now: Windows that are compared with it.
 
     Returns:
-        None if they do not differ, or neither reports it.
+        None if they do not differ.
     """
     (silent, answers), (others_silent, others) = _silent(before), _silent(now)
     told, found_told = (
@@ -93,15 +95,35 @@ def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None])
             f" {others} of the other server. Two builds are comparable if both report usage, or neither"
             " does",
         )
+    return _unlike(before, now, "tokens", _told) or _unlike(before, now, "chunks", _untold)
+
+
+def _told(streams: Streams) -> tuple[int, int]:
+    """Tokens of the answers that report them, and these answers."""
+    return streams.usage_tokens, streams.with_usage
+
+
+def _untold(streams: Streams) -> tuple[int, int]:
+    """Chunks of the other answers, and these answers."""
+    return streams.silent_chunks, streams.ttft.total - streams.with_usage
+
+
+def _unlike(
+    before: Sequence[Streams | None],
+    now: Sequence[Streams | None],
+    unit: str,
+    lengths: Callable[[Streams], tuple[int, int]],
+) -> Reason | None:
+    # A window without such an answer says nothing.
     then, found = (
-        MeanCount.of([(each.usage_tokens, each.with_usage) for each in side if each is not None and each.with_usage])
+        MeanCount.of([counted for each in side if each is not None and all(counted := lengths(each))])
         for side in (before, now)
     )
     if then is None or found is None or not found.is_apart(then, SAME_TOKENS * max(then.value, found.value)):
         return None
     return Reason(
         ReasonKind.UNLIKE_WORK,
-        f"unlike work: an answer has {found.value:.4g} tokens, and {then.value:.4g} in the reference"
+        f"unlike work: an answer has {found.value:.4g} {unit}, and {then.value:.4g} in the reference"
         f" ({format_change(found.value / then.value - 1)}); give all answers one length:"
         " server.chat(..., ignore_eos=True)",
     )

@@ -46,7 +46,7 @@ class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         latency: Result of ``Histogram.to_text``, at the ranks that `Histogram.thinned` keeps.
         stages: Seconds and count of each.
         gpus: The fields of a ``GpuUse``.
-        ttft: Together with the fields up to ``usage_tokens`` a ``Streams``; times as for ``latency``.
+        ttft: Together with the fields up to ``silent_chunks`` a ``Streams``; times as for ``latency``.
     """
 
     seconds: Positive
@@ -64,6 +64,7 @@ class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     tokens: Annotated[int, msgspec.Meta(gt=-(2**53), lt=2**53)] = 0
     with_usage: Count = 0
     usage_tokens: Count = 0
+    silent_chunks: Count = 0
     good: Count | None = None
     unjudged: Count = 0
     tallies: dict[str, Count] = {}
@@ -90,6 +91,7 @@ def start_record(start: Start) -> StartRecord:
         tokens=streams.tokens,
         with_usage=streams.with_usage,
         usage_tokens=streams.usage_tokens,
+        silent_chunks=streams.silent_chunks,
         good=total.good,
         unjudged=total.unjudged,
         tallies=dict(counters.tallies),
@@ -115,7 +117,7 @@ def start_of(record: StartRecord, settings: Mapping[str, ServerSetting], path: s
         gpus = GpuUse(**record.gpus) if record.gpus else None
     except TypeError:
         raise ValueError(f"{path}.gpus has an unknown field besides {', '.join(asdict(GpuUse()))}") from None
-    streams = Streams(ttft, itl, tpot, record.tokens, record.with_usage, record.usage_tokens)
+    streams = Streams(ttft, itl, tpot, record.tokens, record.with_usage, record.usage_tokens, record.silent_chunks)
     counters = Counters(
         record.items or 0,
         record.batches or 0,

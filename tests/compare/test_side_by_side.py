@@ -305,19 +305,21 @@ class Talkative(ScriptedPairing):
     """A candidate whose answers are longer; ``silent`` sides do not say how long theirs are."""
 
     silent: frozenset[str] = frozenset()
+    tokens = 12
 
     def _round(self, number: int, blocks: int) -> Round:
         measured = super()._round(number, blocks)
         return with_windows(
             measured,
-            lambda arm, each: streamed(each, tokens=11 if arm == "base" else 12, usage=arm not in self.silent),
+            lambda arm, each: streamed(each, tokens=11 if arm == "base" else self.tokens, usage=arm not in self.silent),
         )
 
 
 @pytest.mark.parametrize(
-    ("silent", "kind"), [(set(), ReasonKind.UNLIKE_WORK), *(({arm}, ReasonKind.WORK_UNKNOWN) for arm in ARMS)]
+    ("silent", "kind"),
+    [*((each, ReasonKind.UNLIKE_WORK) for each in ((), ARMS)), *(((arm,), ReasonKind.WORK_UNKNOWN) for arm in ARMS)],
 )
-def test_longer_answers_are_another_work(silent: set[str], kind: ReasonKind) -> None:
+def test_longer_answers_are_another_work(silent: tuple[str, ...], kind: ReasonKind) -> None:
     """Longer answers, or lengths that one side hides, make all metrics but the cold start INVALID."""
     history = KeptInMemory()
     for _ in range(2):
@@ -334,7 +336,7 @@ def test_longer_answers_are_another_work(silent: set[str], kind: ReasonKind) -> 
 def test_answers_whose_length_neither_side_tells_are_a_remark() -> None:
     """At every verdict on metrics of answers, and on ratios in a duel."""
     pairing = Talkative()
-    pairing.silent = frozenset(ARMS)
+    pairing.silent, pairing.tokens = frozenset(ARMS), 11
     paired = a_comparison(pairing, prior=NARROW)
     for each in (look(paired, 2), paired.judge_limit(THROUGHPUT, 0.5), paired.judge_limit(THROUGHPUT, 0.5)):
         assert each.verdict is Verdict.PASS

@@ -140,6 +140,16 @@ def test_answers_without_usage_are_told() -> None:
     assert unknown_work([answers(100), None], [None]) == unknown_work((), ()) == ()
 
 
+def test_answers_without_usage_are_compared_by_their_chunks() -> None:
+    """A build that reports no usage, as before, and sends half of the chunks, does not do the same work."""
+    whole, half = ([streamed(window(), tokens=tokens, usage=False).streams] * 4 for tokens in (16, 8))
+    reason = unlike_work(whole, half)
+    assert reason is not None
+    assert reason.kind is ReasonKind.UNLIKE_WORK
+    assert "has 8 chunks, and 16 in the reference (-50" in reason.text
+    assert unlike_work(whole, whole) is None
+
+
 @pytest.mark.parametrize("silent", [1, 4])
 def test_usage_that_one_side_alone_lacks_makes_it_unknown_work(silent: int) -> None:
     """It holds for either build and for few answers; without streams it does not apply."""

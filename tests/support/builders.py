@@ -70,6 +70,7 @@ def streamed(
             tokens=count * tokens,
             with_usage=count if usage else 0,
             usage_tokens=count * tokens if usage else 0,
+            silent_chunks=0 if usage else count * tokens,
         ),
         good=good,
     )

@@ -264,7 +264,9 @@ class Loop:
         ttft_ns = first_ns - self._clock_begin(slot)
         counters.ttft.note(ttft_ns)
         tpot_ns = None
-        if tokens is not None:
+        if tokens is None:
+            counters.silent_chunks += stream.chunks
+        else:
             counters.with_usage += 1
             counters.usage_tokens += tokens
             counters.tokens += tokens - stream.chunks

@@ -89,6 +89,7 @@ class TickCounters:
         tokens: As in `Streams`, like the two below it.
         with_usage: See there.
         usage_tokens: See there.
+        silent_chunks: See there.
     """
 
     def __init__(self, payloads: int = 1, keep_answers: Literal["all", "some", "none"] = "some") -> None:
@@ -115,7 +116,7 @@ class TickCounters:
         """Distinct answers of each payload: number of occurrences, and the first request of each."""
         self.repeat.begin_tick(self.answers[0])
         self.good = self.sending_ns = self.receiving_ns = 0
-        self.tokens = self.with_usage = self.usage_tokens = 0
+        self.tokens = self.with_usage = self.usage_tokens = self.silent_chunks = 0
         self._failed = 0
         self._kept = 0
         self._kept_bytes = 0
@@ -186,7 +187,7 @@ class TickCounters:
             setattr(tick, name, getattr(self, name).close())
         ttft, itl, tpot = self.ttft.close(), self.itl.close(), self.tpot.close()
         if ttft.total or self.tokens:
-            tick.streams = Streams(ttft, itl, tpot, self.tokens, self.with_usage, self.usage_tokens)
+            tick.streams = Streams(ttft, itl, tpot, self.tokens, self.with_usage, self.usage_tokens, self.silent_chunks)
         tick.good, tick.sending_ns, tick.receiving_ns = self.good, self.sending_ns, self.receiving_ns
         tick.end_ns = now_ns
         tick.requests = tick.latency.total
