@@ -66,8 +66,10 @@ for name in given:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         continue
-    if spec and spec.origin:
-        answer[name] = spec.origin
+    # One without an __init__.py has only folders, and a module of Python's own may have neither.
+    places = [spec.origin] if spec and spec.has_location else list(spec and spec.submodule_search_locations or [])
+    if places:
+        answer[name] = places[0]
 """
 
 
@@ -173,10 +175,10 @@ def find_modules(folders: Iterable[Path], python: str, environment: Mapping[str,
 def modules_in(folder: Path) -> Iterable[str]:
     """Names of the modules and packages in a folder."""
     for entry in folder.iterdir():
-        if entry.name.isidentifier() and (entry / "__init__.py").is_file():
-            yield entry.name
-        elif entry.suffix == ".py" and entry.stem.isidentifier():
+        if entry.suffix == ".py" and entry.stem.isidentifier():
             yield entry.stem
+        elif entry.name.isidentifier() and entry.is_dir():
+            yield entry.name
 
 
 def query_interpreter(

@@ -194,7 +194,7 @@ class Relocation:
         """
         for name, origin in find_modules(places, python, environment, cwd).items():
             inside = self._inside(origin)
-            if inside is not None and self._is_own(inside) and (name in has or self._has_package(name)):
+            if inside is not None and self._is_own(inside) and (name in has or self._has_package(name, origin)):
                 raise NotInRevision(
                     f"the server of {self.revision} would import {name} from this checkout, not from its own",
                     found=str(origin),
@@ -207,10 +207,11 @@ class Relocation:
                     ],
                 )
 
-    def _has_package(self, name: str) -> bool:
-        """Whether the other revision has a package of this name in any folder."""
+    def _has_package(self, name: str, origin: Path) -> bool:
+        """Whether the other revision has this package, in another folder."""
         assert self.worktree is not None
-        return bool(git_text(self.worktree, "ls-files", "--", f":(glob)**/{name}/__init__.py"))
+        place = f":(glob)**/{name}/{origin.name}"
+        return origin.name == "__init__.py" and git_text(self.worktree, "ls-files", "--", place) != ""
 
     def _root(self, folder: Path) -> Path:
         """Place of a folder of imports: new code belongs to this build alone."""

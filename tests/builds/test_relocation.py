@@ -265,12 +265,15 @@ def test_a_package_that_was_moved_is_found_out(
 def test_a_command_that_names_a_new_package_is_refused(
     root: Path, other: Relocation, interpreter: Interpreter, words: tuple[str, ...]
 ) -> None:
-    """Both sides would run the new package; a new package that nobody asks for is in nobody's way."""
-    write(root, {"src/fresh/__init__.py": "", "src/fresh/app.py": ""})
+    """Both sides would run the new package; a new one that nobody asks for is in nobody's way, nor is Python's own."""
+    write(root, {"src/fresh/__init__.py": "", "src/fresh/app.py": "", "src/sys/x.py": "", "src/os/x.py": ""})
     interpreter.pth(str(root / "src"))
     with pytest.raises(NotInRevision, match=r"would import fresh from this checkout"):
         relocate(other, interpreter, *words)
     assert relocate(other, interpreter, "-m", "package", "refresh.fresh")["PYTHONPATH"] == str(moved(other, "src"))
+    (root / "src/fresh/__init__.py").unlink()
+    with pytest.raises(NotInRevision, match=r"would import fresh from this checkout"):
+        relocate(other, interpreter, *words)
 
 
 @pytest.mark.parametrize(
