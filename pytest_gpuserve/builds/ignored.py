@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.builds.git import git_text
+from pytest_gpuserve.builds.git import query_git
 from pytest_gpuserve.errors import GpuserveError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class LinkedFiles:
         left_out: Ignored files that are not linked, besides caches and virtual environments.
 
     Raises:
-        GpuserveError: A link cannot be made.
+        GpuserveError: A link cannot be made, or git does not list the files.
     """
 
     def __init__(self, top: Path, base: Path, rules: Rules) -> None:
@@ -202,7 +202,10 @@ class LinkedFiles:
 
 
 def _listed(top: Path, *arguments: str) -> list[str]:
-    return [each for each in (git_text(top, *arguments) or "").split("\0") if each]
+    answer = query_git(top, *arguments)
+    if not answer.done:
+        raise GpuserveError("git could not list the files of the checkout", found=answer.text, looked=[str(top)])
+    return [each for each in answer.text.split("\0") if each]
 
 
 def _folders_of(names: Iterable[str]) -> set[str]:

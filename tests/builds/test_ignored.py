@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuserve.builds.ignored import MOST_LOOKED_AT
 from pytest_gpuserve.builds.worktree import ReferenceBuilds
-from pytest_gpuserve.errors import NotInRevision
+from pytest_gpuserve.errors import GpuserveError, NotInRevision
 from tests.support.plain_git import commit, git, write
 
 IGNORED = ".env\n*.bin\n*.so\n/weights/\n.venv/\nbuild/\n*.log\n"
@@ -85,6 +85,13 @@ def test_odd_links_are_linked(root: Path) -> None:
     with (root / ".gitignore").open("a") as ignored:
         ignored.writelines(f"/{name}\n" for name in targets)
     assert set(targets) < linked(root)
+
+
+def test_a_base_without_its_ignored_files_is_not_made(root: Path) -> None:
+    """If git does not list them, the base would run with other settings."""
+    (root / ".git" / "index").write_bytes(b"damage")
+    with pytest.raises(GpuserveError, match=r"could not list the files of the checkout[\s\S]*index"):
+        linked(root)
 
 
 def test_what_is_untracked_is_the_candidates(root: Path) -> None:
