@@ -24,8 +24,8 @@ SITES = frozenset({"site-packages", "dist-packages"})
 _BEGIN = r"""(?:(?<![^\s=:,;"'(){}<>|@\[\]])|(?<=://)|(?<=^-[A-Za-z]))"""
 """Characters before a path in a text; after a letter it would be the middle of another path."""
 
-_REST = r"""(?=[/\s:,;"'(){}<>|\[\]]|$)[^\s:,;"'(){}<>|\[\]]*"""
-"""The rest of a path in a text, after the name of a folder that is named to its end."""
+_END = r"""[\s:,;"'(){}<>|\[\]]|$"""
+"""Characters after a path in a text, or its end."""
 
 _MODULE = re.compile(r"\w+(?=[.:]|$)")
 """The top-level name of a module in a command line: ``shop`` of ``shop.app:main``."""
@@ -89,14 +89,20 @@ class Relocation:
         """Argument or variable of the other build: every path in the text that begins with the checkout is moved.
 
         A path is the whole text; or it begins the text, or follows white space, ``=``, ``:``, ``,``, ``;``, a quote or
-        bracket, ``://``, or an option of one letter (``-I``), and ends before the next of these characters.
+        bracket, ``://``, or an option of one letter (``-I``), and ends before the next of these characters, or before
+        the last one up to which it exists.
         """
         if self.worktree is None:
             return value
         if Path(value).is_absolute() and _exists(Path(value)):
             return self._moved(value)
-        tops = "|".join(map(re.escape, self._tops()))
-        return re.sub(f"{_BEGIN}(?:{tops}){_REST}", lambda match: self._moved(match[0]), value)
+        begun = re.search(f"{_BEGIN}(?:{'|'.join(map(re.escape, self._tops()))})(?=/|{_END})", value)
+        if begun is None:
+            return value
+        texts = [value[begun.start() : end.start()] for end in re.compile(_END).finditer(value, begun.end())]
+        path = next((text for text in reversed(texts) if _exists(Path(text))), texts[0])
+        rest = value[begun.start() + len(path) :]
+        return value[: begun.start()] + self._moved(path) + self.text(rest)
 
     def _moved(self, path: str) -> str:
         moved = self.path(Path(path))

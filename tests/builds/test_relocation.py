@@ -54,6 +54,7 @@ FIRST = {
     "flat.py": "",
     "models/a/config.json": "{}",
     "my models/b.json": "{}",
+    "untracked set/b.json": "{}",
     ".gitignore": "weights/\n.venv/\n",
 }
 
@@ -134,6 +135,9 @@ def test_paths_in_a_text(root: Path, other: Relocation) -> None:
         "/": "/",
         "/usr//lib/.": "/usr//lib/.",
         "--model={0}/my models/b.json": "--model={1}/my models/b.json",
+        "--model={0}/models old/w.bin": "--model={0}/models old/w.bin",
+        "--model={0}/untracked set/b.json {0}/untracked": "--model={1}/untracked set/b.json {0}/untracked",
+        "{0}/src:{0}/untracked set/b.json, {0}": "{1}/src:{1}/untracked set/b.json, {1}",
         "{0}/" + "long" * 99: "{1}/" + "long" * 99,
     }
     found = {text: other.text(text.format(root, other.worktree)) for text in texts}
