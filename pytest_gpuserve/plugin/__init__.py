@@ -5,6 +5,7 @@ Heavy modules are not imported here: a project without our fixtures pays for 20 
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +45,11 @@ REFUSED: Final = pytest.StashKey[str]()
 UNDER_XDIST: Final = (
     "a measuring test cannot run under pytest-xdist, whose workers would disturb each other: run it with -n0, and one"
     " job on each GPU (CUDA_VISIBLE_DEVICES)"
+)
+
+NO_ASSERTS: Final = (
+    "python -O removes assert statements, so a comparison may not fail its test: run pytest without -O and"
+    " PYTHONOPTIMIZE (a server can have it: env={'PYTHONOPTIMIZE': '1'})"
 )
 
 
@@ -135,6 +141,8 @@ def _make_session(session: pytest.Session) -> None:
 
     settings = read_settings(config)
     measuring = any(map(measures, ours)) and not is_worker(config)
+    if measuring and sys.flags.optimize:
+        raise pytest.UsageError(NO_ASSERTS)
     made = _or_usage_error(lambda: GateSession(session, settings, measuring=measuring))
     config.pluginmanager.register(made, fixtures.SESSION_NAME)
     config.pluginmanager.register(made.laps, LAPS_NAME)

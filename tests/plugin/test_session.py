@@ -64,6 +64,15 @@ def test_measuring_under_xdist_is_refused(real_project: Project) -> None:
     assert says_no_traceback(result)
 
 
+def test_measuring_without_assert_statements_is_refused(project: Project) -> None:
+    """With python -O no comparison of a helper, or of a test that pytest does not rewrite, could fail."""
+    project.environment["PYTHONOPTIMIZE"] = "1"
+    result = project.run_anew("--assert=plain")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "run pytest without -O" in text_of(result)
+    assert says_no_traceback(result)
+
+
 def test_second_session_waits_says_on_whom_and_gives_up(project: Project) -> None:
     """While another process measures on the device, a session names it, waits as long as it says, and exits with 4."""
     project.ini(gpuserve_lock_wait="0.25")
