@@ -120,7 +120,17 @@ class Equipment:
 
     def remembered(self) -> Path | None:
         """The folder that outlasts the run; None without pytest's cache, because ``--cache-clear`` has to clear it."""
-        return None if self._cache is None else self._cache.mkdir("gpuserve")
+        return self._cached("gpuserve")
+
+    def _cached(self, name: str) -> Path | None:
+        try:
+            return None if self._cache is None else self._cache.mkdir(name)
+        except OSError as problem:
+            self._note(
+                f"a re-run begins anew, because pytest's cache cannot be written ({problem}); make it writable, or name"
+                " another folder: -o cache_dir=DIR"
+            )
+            return None
 
     @cached_property
     def logs(self) -> Path:
@@ -134,7 +144,8 @@ class Equipment:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             return folder
-        return (self.temporary.mktemp if self._cache is None else self._cache.mkdir)("gpuserve-artifacts")
+        name = "gpuserve-artifacts"
+        return self._cached(name) or self.temporary.mktemp(name)
 
     def places(self) -> list[str]:
         """Folders with contents for people, a line each."""

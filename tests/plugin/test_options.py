@@ -237,6 +237,17 @@ def test_artifacts_lie_where_they_are_wanted(project: Project) -> None:
     assert (project.path / ".pytest_cache" / "d" / "gpuserve-artifacts" / "table.csv").is_file()
 
 
+def test_a_cache_that_cannot_be_written_is_told(project: Project) -> None:
+    """As in a read-only checkout: the run measures and passes, artifacts have a place, the next run begins anew."""
+    (project.path / ".pytest_cache").write_text("a file of the user's")
+    with project.test_file.open("a") as file:
+        file.write("\ndef test_file(artifacts):\n    (artifacts / 'table.csv').touch()\n")
+    result = project.run("--baseline-update")
+    result.assert_outcomes(passed=2)
+    assert "a re-run begins anew, because pytest's cache cannot be written" in text_of(result)
+    assert says_no_traceback(result)
+
+
 def test_the_engine_is_named_in_header_and_result(project: Project, recorded: Path) -> None:
     """A run on Ray names it, with its workers; a local run does not; pytest itself never loads the library."""
     project.store(recorded)
