@@ -125,6 +125,12 @@ def test_secrets_of_a_server_are_in_no_baseline_and_no_traceback() -> None:
     assert other.kind.workload() != app.kind.workload()
 
 
+def test_a_variable_of_another_encoding_counts() -> None:
+    """A path whose bytes are no characters of this locale is part of the workload too."""
+    kinds = [FACTORY.command(COMMAND, env={"WEIGHTS": os.fsdecode(path)}).kind for path in (b"/d\xe4ta", b"/d\xe5ta")]
+    assert kinds[0].workload() != kinds[1].workload()
+
+
 def test_where_there_is_no_grpc_is_told() -> None:
     """A server without gRPC refuses ``grpc=True``, and the error names ``grpc_port=``."""
     for handle in (FACTORY.mosec(APP), FACTORY.remote("http://h")):
