@@ -59,11 +59,16 @@ answer = [sys.path, [urllib.parse.unquote(url.path) for url in urls if url.schem
 """
 
 _MODULES: Final = """
-import importlib.util
+import importlib.machinery, importlib.util
 answer = {}
 for name in given:
     try:
-        spec = importlib.util.find_spec(name)
+        top, *inner = name.split(".")
+        spec = importlib.util.find_spec(top)
+        for part in inner:
+            # Without an import of what contains it, which is therefore not named.
+            places = spec and spec.submodule_search_locations
+            spec = importlib.machinery.PathFinder.find_spec(part, places) if places else None
     except (ImportError, ValueError):
         continue
     # One without an __init__.py has only folders, and a module of Python's own may have neither.
@@ -159,13 +164,22 @@ def installed_versions(python: str, distributions: tuple[str, ...]) -> dict[str,
     return found
 
 
-def find_modules(folders: Iterable[Path], python: str, environment: Mapping[str, str], cwd: Path) -> dict[str, Path]:
+def find_modules(
+    folders: Iterable[Path], python: str, environment: Mapping[str, str], cwd: Path, *, named: Iterable[str] = ()
+) -> dict[str, Path]:
     """Places from which an interpreter would import the modules and packages in these folders, without an import.
+
+    Args:
+        folders: The folders.
+        python: The interpreter.
+        environment: All its variables.
+        cwd: Its working folder.
+        named: More modules, also inner ones (``shop.app``).
 
     Raises:
         ServerFailed: The interpreter does not answer.
     """
-    names = sorted({name for folder in folders for name in modules_in(folder)})
+    names = sorted({*named, *(name for folder in folders for name in modules_in(folder))})
     if not names:
         return {}
     found = query_interpreter(python, _MODULES, environment, cwd, names)

@@ -14,7 +14,7 @@ from pytest_gpuserve.builds.interpreter import find_modules, import_roots, modul
 from pytest_gpuserve.errors import NotInRevision
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
 PYTHONPATH = "PYTHONPATH"
 
@@ -27,8 +27,8 @@ _BEGIN = r"""(?:(?<![^\s=:,;"'(){}<>|@\[\]])|(?<=://)|(?<=^-[A-Za-z]))"""
 _END = r"""[\s:,;"'(){}<>|\[\]]|$"""
 """Characters after a path in a text, or its end."""
 
-_MODULE = re.compile(r"\w+(?=[.:]|$)")
-"""The top-level name of a module in a command line: ``shop`` of ``shop.app:main``."""
+_MODULE = re.compile(r"\w+(?:\.\w+)*(?=:|$)")
+"""The name of a module in a command line: ``shop.app`` of ``shop.app:main``."""
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,9 @@ class Relocation:
         if self.worktree is not None:
             moved = [place for place in places if place.is_relative_to(self.worktree) and place.is_dir()]
             has = {name for place in moved for name in modules_in(place)}
-            has.update(match[0] for word in words for part in word.split("=") if (match := _MODULE.match(part)))
-            self._check((*moved, *installed), has, self.interpreter(python), there, self.path(cwd))
+            named = {match[0] for word in words for part in word.split("=") if (match := _MODULE.match(part))}
+            found = find_modules((*moved, *installed), self.interpreter(python), there, self.path(cwd), named=named)
+            self._check(found, has | named, there)
         return {name: value for name, value in there.items() if name in own or here.get(name) != value}
 
     def telling(self, environment: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
@@ -184,21 +185,17 @@ class Relocation:
         names = {*own, *([PYTHONPATH] if self.worktree is not None else [])}
         return {name: value for name, value in environment.items() if name in names}
 
-    def _check(
-        self, places: Iterable[Path], has: Container[str], python: str, environment: Mapping[str, str], cwd: Path
-    ) -> None:
+    def _check(self, found: Mapping[str, Path], has: Container[str], environment: Mapping[str, str]) -> None:
         """Check that modules of the other build are imported from there.
 
         An install may precede any path, and provides what the other build has elsewhere or not at all.
 
         Args:
-            places: Folders with modules.
+            found: Places of modules, for the interpreter there.
             has: Names of modules that the other build has, or needs.
-            python: Its interpreter.
             environment: All variables there.
-            cwd: Its working folder.
         """
-        for name, origin in find_modules(places, python, environment, cwd).items():
+        for name, origin in found.items():
             inside = self._inside(origin)
             if inside is not None and self._is_own(inside) and (name in has or self._has_package(name, origin)):
                 raise NotInRevision(

@@ -265,6 +265,21 @@ def test_a_package_that_was_moved_is_found_out(
     assert interpreter.imports("package", environment, root) == str(moved(other, "src/package/__init__.py"))
 
 
+def test_a_part_of_a_namespace_that_was_moved_is_found_out(
+    root: Path, other: Relocation, interpreter: Interpreter
+) -> None:
+    """The other side has the namespace, but not where the install looks for the part that is started."""
+    write(root, {"src/package/chat/app.py": ""})
+    for side in (root, moved(other, "")):
+        (side / "src/package/__init__.py").unlink()
+        write(side, {"src/package/util.py": ""})
+    interpreter.pth(str(root / "src"))
+    with pytest.raises(NotInRevision, match=r"would import package.chat.app from this checkout"):
+        relocate(other, interpreter, "-m", "package.chat.app")
+    for words in (("-m", "package.util"), ("-m", "package.none"), ("chat/app.py", "127.0.0.1:80", "")):
+        assert relocate(other, interpreter, *words)["PYTHONPATH"] == str(moved(other, "src"))
+
+
 @pytest.mark.parametrize("words", [("-m", "fresh"), ("-m", "fresh.app"), ("--app=fresh:app",)])
 def test_a_command_that_names_a_new_package_is_refused(
     root: Path, other: Relocation, interpreter: Interpreter, words: tuple[str, ...]
@@ -272,11 +287,11 @@ def test_a_command_that_names_a_new_package_is_refused(
     """Both sides would run the new package; a new one that nobody asks for is in nobody's way, nor is Python's own."""
     write(root, {"src/fresh/__init__.py": "", "src/fresh/app.py": "", "src/sys/x.py": "", "src/os/x.py": ""})
     interpreter.pth(str(root / "src"))
-    with pytest.raises(NotInRevision, match=r"would import fresh from this checkout"):
+    with pytest.raises(NotInRevision, match=r"would import fresh\S* from this checkout"):
         relocate(other, interpreter, *words)
     assert relocate(other, interpreter, "-m", "package", "refresh.fresh")["PYTHONPATH"] == str(moved(other, "src"))
     (root / "src/fresh/__init__.py").unlink()
-    with pytest.raises(NotInRevision, match=r"would import fresh from this checkout"):
+    with pytest.raises(NotInRevision, match=r"would import fresh\S* from this checkout"):
         relocate(other, interpreter, *words)
 
 
