@@ -158,17 +158,18 @@ JSON, HTML, NONE = typed(b"application/json"), typed(b"text/html", b"<p>busy"), 
 @pytest.mark.parametrize(
     ("answers", "told"),
     [
-        ([JSON, JSON, typed(b"Application/JSON;charset=utf-8"), typed(b"text/html", b"")], "aaaa"),
+        ([JSON, JSON, typed(b"Application/JSON;charset=utf-8")], "aaa"),
+        ([JSON, typed(b"application/json", b""), JSON, b"HTTP/1.1 204 No Content\r\n\r\n"], "arar"),
         ([JSON, HTML, JSON, HTML], "arar"),
         ([HTML, JSON], "ar"),
         ([JSON, NONE], "ar"),
         ([NONE, NONE, HTML], "aar"),
-        ([typed(b"", b""), JSON, JSON], "aaa"),
+        ([typed(b"", b""), typed(b"text/html", b""), JSON], "aar"),
         ([HTML.replace(b"200", b"503"), JSON, HTML], "rar"),
     ],
 )
 def test_an_answer_of_another_type_than_the_first_one_is_a_failure(answers: list[bytes], told: str) -> None:
-    """Parameters and case of the type do not matter; an empty body and a failure have no type."""
+    """Parameters and case of the type do not matter, nor the type of an empty body; a failure has no type."""
     events = User().receive(*answers)
     assert "".join(str(event[0])[0] for event in events) == told
     refused = [event[1:3] for event in events if event[0] == "refused" and event[1] != "status 503"]
