@@ -194,7 +194,7 @@ def wait(probes: Sequence[Probe], process: Process | None, deadline: Deadline, *
             seen = next((reason for probe in probes if (reason := probe()) is not None), None)
         # Checked after the probes too, because the answer may have been the last one of a dying server.
         if process is not None and process.exit_status() is not None:
-            raise _exited(process, deadline, what)
+            raise _exited(process, what)
         if seen is None:
             return
         if deadline.expired():
@@ -203,15 +203,14 @@ def wait(probes: Sequence[Probe], process: Process | None, deadline: Deadline, *
         pause_seconds = min(1.5 * pause_seconds, _LONGEST_PAUSE_SECONDS)
 
 
-def _exited(process: Process, deadline: Deadline, what: str) -> ServerFailed:
-    elapsed_seconds = deadline.seconds - deadline.remaining()
+def _exited(process: Process, what: str) -> ServerFailed:
     remedies = [f"read its whole log: {process.command.log}", f"run it by hand: {process.command}"]
     if process.exit_status() == 0:
         daemon = "keep the server in the foreground: leave out any option that makes it a daemon"
         remedies.insert(0, f"see the end of its log for an error; without one, {daemon}")
     return ServerFailed(
         f"{what} ended before it was ready",
-        found=f"{process.describe_exit()} after {format_seconds(elapsed_seconds)}",
+        found=process.describe_exit(),
         looked=[str(process.command.log)],
         remedies=remedies,
         log_tail=process.tail(),

@@ -93,8 +93,10 @@ def test_a_server_that_ends_is_not_waited_for(tmp_path: Path) -> None:
     assert time.monotonic() - began < SAFETY_SECONDS
     with Process.start(program("true", folder=tmp_path)) as process:
         process.wait(SAFETY_SECONDS)
-        with pytest.raises(ServerFailed, match="ended before it was ready"):
+        with pytest.raises(ServerFailed, match="ended before it was ready") as caught:
             ready.wait([lambda: None], process, Deadline.after(600), what="server")
+    # Not the time of the wait, which begins only when both servers of a comparison have been launched.
+    assert caught.value.found == "exit code 0"
 
 
 def test_a_foreign_server_on_the_port_is_refused_by_name(tmp_path: Path) -> None:
