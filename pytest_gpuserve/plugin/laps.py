@@ -181,7 +181,8 @@ def _phase(
     item: pytest.Item, when: Literal["setup", "call", "teardown"], hook: Callable[..., object], **more: object
 ) -> pytest.TestReport:
     """Run a phase of a test as pytest does, and make its report, without logging it yet."""
-    stops = (pytest.exit.Exception,) if item.config.option.usepdb else (pytest.exit.Exception, KeyboardInterrupt)
+    debugs = item.config.getoption("usepdb", default=False)  # absent under `-p no:debugging`
+    stops = (pytest.exit.Exception,) if debugs else (pytest.exit.Exception, KeyboardInterrupt)
     call = pytest.CallInfo.from_call(lambda: hook(item=item, **more), when=when, reraise=stops)
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     if report.failed and not hasattr(report, "wasxfail"):

@@ -90,6 +90,11 @@ def test_the_starts_of_a_module_are_those_of_its_slowest_decision(sweep: Project
     assert "an earlier try" not in text
 
 
+def test_laps_need_no_debugger_of_pytest(sweep: Project) -> None:
+    """Without its plugin, pytest has no option ``--pdb``."""
+    sweep.run("--against=HEAD", "-p", "no:debugging").assert_outcomes(passed=3)
+
+
 RUNS_THEM = """
 import pytest
 
