@@ -304,7 +304,8 @@ def totals_line(result: SessionResult) -> str:
     recording = bool(result.update)
     counts = Counter(_word(row, recording=recording) for row in result.rows)
     parts = [f"{counts[word]} {word}" for word in (*_WORDS.values(), _RECORDED) if counts[word]]
-    without = sum(test.failed and not test.judgements for test in result.tests)
+    # A test that passed may have forgotten its assertion.
+    without = sum((test.failed or test.outcome == "passed") and not test.judgements for test in result.tests)
     if without:
         parts.append(f"{without} test{'s' if without > 1 else ''} ended without a comparison")
     if not parts:

@@ -223,10 +223,11 @@ def test_totals_count_last_words_and_tests_without_any() -> None:
         named("test_e", judgement(), judgement(Verdict.INCONCLUSIVE)),
         named("test_f", outcome="error"),
         named("test_g", outcome="skipped"),
+        named("test_h", outcome="passed"),
     ]
     assert totals_line(run_of(*tests)) == (
         "comparisons: 1 passed, 3 improved, 1 regressed, 1 invalid, 1 missing, 1 inconclusive,"
-        " 1 test ended without a comparison; could be recorded: test_b latency.p50 -50.0 %, test_b throughput +12.0 %"
+        " 2 tests ended without a comparison; could be recorded: test_b latency.p50 -50.0 %, test_b throughput +12.0 %"
     )
     assert totals_line(run_of()) == ""
 
