@@ -60,7 +60,7 @@ class Rules:
         for depth in range(1, len(parts) + 1):
             path = "/".join(parts[:depth])
             said = self._said(path)
-            if said is None and _is_environment(top / path):
+            if said is None and is_environment(top / path):
                 said = False
             wanted = wanted if said is None else said
         return wanted
@@ -87,7 +87,8 @@ def _matches(pattern: str, path: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _is_environment(folder: Path) -> bool:
+def is_environment(folder: Path) -> bool:
+    """Whether a folder is a virtual or conda environment."""
     return any((folder / name).exists() for name in ENVIRONMENTS)
 
 
@@ -169,7 +170,7 @@ class LinkedFiles:
     def _is_cache(self, name: str) -> bool:
         """Whether the path is a cache or is in one, or is in a virtual environment, which stays in its place."""
         folders = [name, *map(str, Path(name).parents)]
-        return any(_is_environment(self._top / each) for each in folders[:-1]) or any(
+        return any(is_environment(self._top / each) for each in folders[:-1]) or any(
             fnmatchcase(part, pattern) for part in name.split("/") for pattern in CACHES
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.builds.git import git_text, query_git
+from pytest_gpuserve.builds.ignored import is_environment
 from pytest_gpuserve.builds.interpreter import find_modules, import_roots, modules_in
 from pytest_gpuserve.errors import NotInRevision
 
@@ -226,13 +227,17 @@ class Relocation:
     def _is_code(self, folder: Path) -> bool:
         """Whether a folder is the project's own; the site-packages of a .venv in the checkout are not."""
         inside = self._inside(folder)
-        if inside is None or SITES.intersection(inside.parts) or not folder.is_dir():
-            return False
-        return self._is_own(inside)
+        return inside is not None and folder.is_dir() and self._is_own(inside)
 
     def _is_own(self, inside: Path) -> bool:
         """Whether the path is of a commit, or may be of the next one."""
-        return self._tracked(inside) or not query_git(self.checkout, "check-ignore", "--quiet", str(inside)).done
+        if SITES.intersection(inside.parts):
+            return False
+        if self._tracked(inside):
+            return True
+        folders = (self.checkout / each for each in (inside, *inside.parents))
+        is_ignored = query_git(self.checkout, "check-ignore", "--quiet", str(inside)).done
+        return not is_ignored and not any(map(is_environment, folders))
 
     def _inside(self, path: Path) -> Path | None:
         """Path relative to the checkout, by its name or through a link; None outside it."""

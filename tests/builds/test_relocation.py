@@ -353,12 +353,19 @@ def test_the_interpreter_of_the_test_counts_with_another_one(
         assert plain.imports("package", environment, root) == str(inside / "package/__init__.py")
 
 
-def test_a_venv_in_the_checkout_is_data(root: Path, other: Relocation) -> None:
-    """The packages of a ``.venv`` in the checkout are neither moved nor put before anything."""
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_venv_in_the_checkout_is_data(root: Path, other: Relocation, *, ignored: bool) -> None:
+    """The packages of a ``.venv`` in the checkout are neither moved nor put before anything, nor new code."""
+    if not ignored:
+        (root / ".gitignore").write_text("")
     inside = Interpreter(root / ".venv")
+    standard = root / ".venv" / "lib" / "standard"
+    write(standard, {"http2/__init__.py": ""})
+    write(inside.site, {"served/__init__.py": "", "more.pth": f"{standard}\n"})
     inside.pth(str(root / "src"))
     (inside.site / "package").mkdir()
-    assert relocate(other, inside)["PYTHONPATH"] == str(moved(other, "src"))
+    for words in ((), ("-m", "served"), ("-m", "http2")):
+        assert relocate(other, inside, *words)["PYTHONPATH"] == str(moved(other, "src"))
     assert other.interpreter(inside.python) == inside.python
 
 
