@@ -207,7 +207,7 @@ class Relocation:
                         "install the project without --editable, or with setuptools' editable_mode=compat",
                         "or put the folder of its code on the PYTHONPATH; if it moved, both folders",
                         "or compare with an interpreter that has the other revision installed: --against-python=EXE",
-                        "a server that is new cannot be compared with another revision",
+                        "new code cannot be compared with another revision; what git ignores is shared by both builds",
                     ],
                 )
 
