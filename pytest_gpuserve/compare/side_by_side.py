@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, pooled_value
 from pytest_gpuserve.measure.rounds import ARMS, round_point
 from pytest_gpuserve.measure.steady import MATERIAL_CHANGE
-from pytest_gpuserve.measure.work import unknown_work, unlike_work
+from pytest_gpuserve.measure.work import unknown_work, unlike_answers, unlike_work
 from pytest_gpuserve.store.kept import KeptMetric
 from pytest_gpuserve.units import format_change
 from pytest_gpuserve.verdict.evidence import (
@@ -169,7 +169,10 @@ class SideBySide:
         return self.problems if unlike is None else (*self.problems, unlike)
 
     def _unlike_work(self) -> Reason | None:
-        return unlike_work(*self._streams())
+        before, now = ([window for each in self.rounds for window in each.windows(arm)] for arm in ARMS)
+        # Two servers of a duel may write the same answer in two formats.
+        unlike = None if self.kind == "duel" else unlike_answers(before, now)
+        return unlike or unlike_work(*self._streams())
 
     def _unknown_work(self, metric: Metric) -> tuple[Reason, ...]:
         return unknown_work(*self._streams()) if metric.is_of_requests and self._unlike_work() is None else ()

@@ -1,4 +1,4 @@
-"""Check that two measurements of a language model, or the parts of one, did the same work."""
+"""Check that two measurements, or the parts of one, did the same work."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 SAME_TOKENS: Final = 0.01
 """Share by which the mean tokens of an answer may differ between two builds that did the same work."""
+
+SAME_BYTES: Final = 0.25
+"""Share of the larger one by which the mean sizes of an answer may differ between two builds."""
 
 SAME_CACHED: Final = 0.05
 """Largest difference in the cached share of prompt tokens between two parts of a load."""
@@ -126,6 +129,29 @@ def _unlike(
         f"unlike work: an answer has {found.value:.4g} {unit}, and {then.value:.4g} in the reference"
         f" ({format_change(found.value / then.value - 1)}); give all answers one length:"
         " server.chat(..., ignore_eos=True)",
+    )
+
+
+def unlike_answers(before: Sequence[Window], now: Sequence[Window]) -> Reason | None:
+    """Reason if unchecked answers differ in their size from the reference's, as those of a server that fails with 200.
+
+    Args:
+        before: Windows of the reference.
+        now: Windows that are compared with it.
+
+    Returns:
+        None if they do not differ, or if ``expect=`` checks them.
+    """
+    then, found = (
+        MeanCount.of([(each.sized_bytes, each.sized) for each in side if each.sized and each.streams is None])
+        for side in (before, now)
+    )
+    if then is None or found is None or not found.is_apart(then, SAME_BYTES * max(then.value, found.value)):
+        return None
+    return Reason(
+        ReasonKind.UNLIKE_ANSWERS,
+        f"unlike answers: an answer has {found.value:.4g} bytes on average, and {then.value:.4g} in the reference. Say"
+        " which answers are right: server.post(..., expect=...)",
     )
 
 

@@ -139,6 +139,7 @@ REMEDIES: Final[Mapping[ReasonKind, str]] = {
     ReasonKind.FOREIGN_PROCESS: "end other processes on the GPU",
     ReasonKind.GPU_UNUSED: "let the server use the GPU",
     ReasonKind.THROTTLED: "cool the GPU, or lower its clocks",
+    ReasonKind.UNLIKE_ANSWERS: "say which answers are right, expect=...",
     ReasonKind.WRONG_ANSWERS: "fix the server's answers, or expect=",
     ReasonKind.REQUEST_ERRORS: "fix the requests that the server answers with errors",
     ReasonKind.TOO_FEW_REQUESTS: f"{_LONGER}, or widen the tolerance",

@@ -117,7 +117,7 @@ class KeptRounds:
     at: str
     metrics: dict[str, KeptMetric]
     rounds: tuple[Round, ...]
-    schema: Literal[7] = 7
+    schema: Literal[8] = 8
 
     def __post_init__(self) -> None:
         if any(LOOKS[look][0] > len(self.rounds) for metric in self.metrics.values() for look in metric.looks):

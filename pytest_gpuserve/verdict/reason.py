@@ -56,6 +56,7 @@ class ReasonKind(str, Enum):
     NO_ENTRY = "no-entry"
     NOT_COMPARABLE = "not-comparable"
     UNLIKE_WORK = "unlike-work"
+    UNLIKE_ANSWERS = "unlike-answers"
     WORK_UNKNOWN = "work-unknown"
     NOT_SCREENED = "not-screened"
     STORED_ALONE = "stored-alone"

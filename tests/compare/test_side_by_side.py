@@ -10,6 +10,7 @@ from itertools import count, repeat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pytest_gpuserve.compare.side_by_side import NOT_LOOKED_AT, SideBySide, judge_one_build
@@ -19,7 +20,7 @@ from pytest_gpuserve.verdict import verdict as verdict_module
 from pytest_gpuserve.verdict.evidence import LOOKS, Prior
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import ReasonKind
-from pytest_gpuserve.verdict.verdict import Judgement, Verdict
+from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
 from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison
 from tests.support.builders import because, judgement, round_of, said, streamed, with_starts, with_windows
 
@@ -331,6 +332,39 @@ def test_longer_answers_are_another_work(silent: tuple[str, ...], kind: ReasonKi
             assert (each.verdict, [reason.kind for reason in each.reasons]) == (Verdict.INVALID, [kind])
         assert len(paired.rounds) == 1
     assert paired.judge(COLD_START, 0.2).verdict is not Verdict.INVALID
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind", "verdict"),
+    [
+        ((40, 400), "baseline", Verdict.INVALID),
+        ((400, 290), "against", Verdict.INVALID),
+        # A fault that answers with nothing.
+        ((40, 0), "baseline", Verdict.INVALID),
+        ((400, 310), "baseline", Verdict.PASS),
+        ((0, 0), "baseline", Verdict.PASS),
+        # Two servers of a duel may differ in format.
+        ((40, 400), "duel", Verdict.PASS),
+    ],
+)
+def test_unchecked_answers_of_another_size_prove_nothing(
+    sizes: tuple[int, int], kind: ReferenceKind, verdict: Verdict
+) -> None:
+    """Answers that no ``expect=`` checks may be errors: two builds whose answers differ in size are INVALID."""
+
+    class Sized(ScriptedPairing):
+        def _round(self, number: int, blocks: int) -> Round:
+            of = dict(zip(ARMS, sizes, strict=True))
+            return with_windows(
+                super()._round(number, blocks),
+                lambda arm, each: msgspec.structs.replace(
+                    each, sized=each.requests, sized_bytes=of[arm] * each.requests
+                ),
+            )
+
+    judgement = look(replace(a_comparison(Sized(), prior=NARROW), kind=kind), 2)
+    assert judgement.verdict is verdict
+    assert judgement.has(ReasonKind.UNLIKE_ANSWERS) is (verdict is Verdict.INVALID)
 
 
 def test_answers_whose_length_neither_side_tells_are_a_remark() -> None:

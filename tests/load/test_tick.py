@@ -244,12 +244,16 @@ def test_distinct_bodies_are_kept_up_to_a_number(payloads: int) -> None:
     assert close(counters).unchecked == 0
 
 
-def test_no_answer_is_reported_where_none_is_asked_for() -> None:
-    """They are counted all the same."""
-    counters = TickCounters(1, "none")
-    answer(counters, b"right")
+@pytest.mark.parametrize(("keep", "sized"), [("none", (3, 14)), ("some", (0, 0)), ("all", (0, 0))])
+def test_answers_that_are_not_reported_are_sized(keep: Literal["all", "some", "none"], sized: tuple[int, int]) -> None:
+    """Without ``expect=`` a tick has the number and the bytes of its answers instead of the answers."""
+    counters = TickCounters(1, keep)
+    for body in (b"right", b"ring", b"right"):
+        answer(counters, body)
     tick = close(counters)
-    assert (tick.requests, tick.answers) == (1, [])
+    assert (tick.requests, bool(tick.answers)) == (3, keep != "none")
+    assert (tick.sized, tick.sized_bytes) == sized
+    assert close(counters).sized == 0
 
 
 @pytest.mark.parametrize("keep", KEEPING)

@@ -100,7 +100,7 @@ def test_another_pair_begins_anew(folder: KeptFolder, other: Pair) -> None:
     ("old", "new"),
     [
         (b"}", b""),
-        (b'"schema":7', b'"schema":6'),
+        (b'"schema":8', b'"schema":7'),
         (b'"cpu_ns":10000000', b'"client_cpu_seconds":0.01'),
         (b'"looks":[0,1]', b'"looks":[1,0]'),
         (b'"looks":[0,1]', b'"looks":[0,8]'),

@@ -200,11 +200,16 @@ class TickCounters:
         served_ns = (tick.service if open_loop else tick.latency).sum_ns + tick.untimed_ns
         tick.in_flight_ns = served_ns + waited_ns - self._waited_ns
         tick.oldest_ns = now_ns - min(sent_ns, default=now_ns)
-        tick.answers = [
+        answers = [
             AnswerCount(index, body, count, number)
-            for index, answers in enumerate(self.answers if self._reports_answers else ())
-            for body, (count, number) in answers.items()
+            for index, counts in enumerate(self.answers)
+            for body, (count, number) in counts.items()
         ]
+        if self._reports_answers:
+            tick.answers = answers
+        else:
+            tick.sized = sum(each.count for each in answers)
+            tick.sized_bytes = sum(each.count * len(each.body) for each in answers)
         tick.cpu_ns = cpu_ns - self._begin_cpu_ns
         tick.last = last
         self._under_way = tick.under_way
