@@ -190,7 +190,7 @@ class Window(msgspec.Struct, tag=True, omit_defaults=True, forbid_unknown_fields
         error_samples: Text of the first error of each kind.
         answers: Distinct good answers of a tick, up to a bound.
         unchecked: Good answers beyond that bound, which are not among ``answers``.
-        sized: Good answers within that bound, of a load without ``expect=``; 0 if the load has it.
+        sized: Good answers of a load without ``expect=``; 0 if the load has it.
         sized_bytes: Sum of their sizes.
         under_way: Requests in flight at its end.
         in_flight_ns: Sum over all requests of their time in flight within it. Divided by its length it is the average

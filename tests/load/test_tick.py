@@ -253,6 +253,8 @@ def test_answers_that_are_not_reported_are_sized(keep: Literal["all", "some", "n
     tick = close(counters)
     assert (tick.requests, bool(tick.answers)) == (3, keep != "none")
     assert (tick.sized, tick.sized_bytes) == sized
+    answer(counters, bytes(LARGEST_ANSWER_BYTES + 1))
+    assert close(counters).sized_bytes == (LARGEST_ANSWER_BYTES + 1 if keep == "none" else 0)
     assert close(counters).sized == 0
 
 

@@ -120,6 +120,7 @@ class TickCounters:
         self._failed = 0
         self._kept = 0
         self._kept_bytes = 0
+        self._left_bytes = 0
 
     def begin(self, now_ns: int, cpu_ns: int) -> None:
         """Begin the first tick now."""
@@ -141,6 +142,7 @@ class TickCounters:
             self._kept_bytes += len(body)
         else:
             self.tick.unchecked += 1
+            self._left_bytes += len(body)
 
     def _has_room(self, size: int) -> bool:
         if not self._kept:
@@ -208,8 +210,8 @@ class TickCounters:
         if self._reports_answers:
             tick.answers = answers
         else:
-            tick.sized = sum(each.count for each in answers)
-            tick.sized_bytes = sum(each.count * len(each.body) for each in answers)
+            tick.sized = sum(each.count for each in answers) + tick.unchecked
+            tick.sized_bytes = sum(each.count * len(each.body) for each in answers) + self._left_bytes
         tick.cpu_ns = cpu_ns - self._begin_cpu_ns
         tick.last = last
         self._under_way = tick.under_way
