@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
+from pytest_gpuserve.builds.checkout import read_revision
 from pytest_gpuserve.compare.assertions import Measured, Ratio, Reference
 from pytest_gpuserve.compare.comparison import TestComparison, WaitsForStart
 from pytest_gpuserve.compare.measurement import Bench, Policy, may_screen
@@ -355,6 +356,7 @@ class GateSession:
         self._durations.keep()
         try:
             self._settle_unused(session)
+            self._settle_checkout()
             for line in self.equipment.reference_builds.remarks():
                 self._note(line)
             self._written = write_outputs(self.settings.outputs, self.closing())
@@ -400,6 +402,17 @@ class GateSession:
         except GpuserveError as problem:
             self._notes.append(f"ERROR: {problem}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _settle_checkout(self) -> None:
+        """Forget the rounds if files changed during the run: later servers started from other files than the first."""
+        kept = [memory for memory in self._bench.memories.values() if memory.rounds]
+        if kept and read_revision(self.settings.root, self.settings.baseline_dir).content != self.here.revision.content:
+            for memory in kept:
+                memory.forget()
+            self._note(
+                "files of this checkout changed during the run, so its verdicts may be about both states, and a re-run"
+                " begins anew. If the run itself wrote them, let git ignore them (git status)"
+            )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table, the recordings, and open points."""

@@ -189,6 +189,11 @@ class KeptFolder:
         except OSError as problem:
             self._note(f"a re-run begins anew, because {self._folder} cannot be written ({problem}); make it writable")
 
+    def forget(self, pair: Pair) -> None:
+        """Remove the rounds of a pair."""
+        with suppress(OSError):
+            self._path(pair).unlink(missing_ok=True)
+
     def past(self, pair: Pair) -> dict[str, list[list[RoundPoint]]]:
         """For each metric, the rounds of other pairs of the same subject, from which its prior is learned.
 
@@ -260,6 +265,11 @@ class Memory:
         self.rounds, self.metrics = tuple(rounds), dict(metrics)
         if self._folder is not None and self._pair is not None:
             self._folder.save(self._pair, rounds, metrics)
+
+    def forget(self) -> None:
+        """Remove the rounds of this pair from the folder: another run does not go on with them."""
+        if self._folder is not None and self._pair is not None:
+            self._folder.forget(self._pair)
 
     def past(self) -> Mapping[str, list[list[RoundPoint]]]:
         """Rounds of other pairs under the same load on this device and host, for each metric."""

@@ -17,6 +17,14 @@ from tests.plugin.conftest import JSON, Checkout, Project, says_no_traceback, te
 UNDECIDED = "--gpuserve-budget=0.000001"
 """Only the first look, which is always taken."""
 
+EDITOR = """
+from pathlib import Path
+
+def pytest_runtest_logreport(report):
+    Path(__file__).with_name("notes.txt").touch()
+"""
+"""Stands for a developer who edits a file while the run goes on."""
+
 FAILING_PLUGIN = """
 def pytest_runtest_logreport(report):
     if report.when == "call":
@@ -175,6 +183,20 @@ def test_a_decided_pair_is_not_measured_again(project: Project, checkout: Checko
     assert checkout.servers() == []
     project.run("--against=HEAD~1", "--cache-clear").assert_outcomes(failed=1)
     assert checkout.servers() != []
+
+
+def test_rounds_of_files_that_changed_in_the_run_are_not_kept(project: Project, checkout: Checkout) -> None:
+    """The run says so, and a re-run measures again; a run without a change is kept."""
+    project.speed(0.7)
+    (project.path / "conftest.py").write_text(EDITOR)
+    changed = project.run("--against=HEAD", JSON)
+    assert "files of this checkout changed during the run" in text_of(changed)
+    assert checkout.servers() != []
+    for is_measured in (True, False):
+        result = project.run("--against=HEAD", JSON)
+        assert "files of this checkout changed" not in text_of(result)
+        assert the_verdict(project)["verdict"] == "REGRESSED"
+        assert bool(checkout.servers()) is is_measured
 
 
 TEST = """
