@@ -306,7 +306,7 @@ class Talkative(ScriptedPairing):
     """A candidate whose answers are longer; ``silent`` sides do not say how long theirs are."""
 
     silent: frozenset[str] = frozenset()
-    tokens = 12
+    tokens = 14
 
     def _round(self, number: int, blocks: int) -> Round:
         measured = super()._round(number, blocks)
