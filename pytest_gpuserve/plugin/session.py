@@ -158,9 +158,6 @@ class GateSession:
             if not self._goes_on:
                 self._starts.end()
         _fail_invalid(self._untold_problems(comparison))
-        if self._outcomes.passed(comparison.nodeid):
-            # Fixtures may compare after the test's function has ended.
-            _fail_unheld(comparison)
 
     def shown_path(self, path: Path) -> str:
         """Name of a file in baselines: relative to the project, or only its name if it is outside.
@@ -256,6 +253,9 @@ class GateSession:
                 self._starts.end()
         if not self._goes_on:
             _fail_invalid(self._untold_problems())
+        if self._outcomes.passed(item.nodeid):
+            # Fixtures may compare after the test's function has ended.
+            _fail_unheld(self._comparisons.get(item.nodeid))
         return result
 
     @pytest.hookimpl(wrapper=True)

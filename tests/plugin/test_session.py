@@ -116,14 +116,23 @@ class TestUnit(unittest.TestCase):
 def test_end(server, load, request):
     run = load(server.post("/inference", body=b"fox"), concurrency=8)
     request.addfinalizer(lambda: run.throughput >= 1e9)
+
+@pytest.fixture
+def late(server, load):
+    run = load(server.post("/inference", body=b"fox"), concurrency=8)
+    yield
+    assert run.throughput >= 1e9
+
+def test_asserted_at_the_end(late):
+    pass
 """
 
 
 def test_a_failed_comparison_is_found_in_a_method_of_unittest_and_after_a_function(project: Project) -> None:
-    """A failed comparison without `assert` fails a method of `unittest.TestCase`; after a test's end it is an error."""
+    """One without `assert` fails a method of `unittest.TestCase`; after a test's end any is an error."""
     project.test_file.write_text(SERVER + UNNOTICED)
     result = project.run()
-    result.assert_outcomes(failed=1, passed=1, errors=1)
+    result.assert_outcomes(failed=1, passed=2, errors=2)
     assert text_of(result).count("a comparison does not hold, but no assert contains it\nREGRESSED: throughput") == 2
     assert says_no_traceback(result)
 
