@@ -212,10 +212,10 @@ class Relocation:
                 )
 
     def _has_package(self, name: str, origin: Path) -> bool:
-        """Whether the other revision has this package, in another folder."""
+        """Whether the other revision has this package in a folder from which it was moved since."""
         assert self.worktree is not None
-        place = f":(glob)**/{name}/{origin.name}"
-        return origin.name == "__init__.py" and git_text(self.worktree, "ls-files", "--", place) != ""
+        places = git_text(self.worktree, "ls-files", "-z", "--", f":(glob)**/{name}/{origin.name}") or ""
+        return origin.name == "__init__.py" and not all((self.checkout / each).exists() for each in places.split("\0"))
 
     def _root(self, folder: Path) -> Path:
         """Place of a folder of imports: new code belongs to this build alone."""

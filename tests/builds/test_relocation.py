@@ -265,6 +265,18 @@ def test_a_package_that_was_moved_is_found_out(
     assert interpreter.imports("package", environment, root) == str(moved(other, "src/package/__init__.py"))
 
 
+def test_a_new_package_with_the_name_of_an_inner_one_is_new(
+    root: Path, other: Relocation, interpreter: Interpreter
+) -> None:
+    """The other side has ``package.tests``, which was not moved, so it does not import the new ``tests``."""
+    for side in (root, moved(other, "")):
+        write(side, {"src/package/tests/__init__.py": ""})
+        git(side, "add", "--all")
+    write(root, {"src/tests/__init__.py": ""})
+    interpreter.pth(str(root / "src"))
+    assert relocate(other, interpreter)["PYTHONPATH"] == str(moved(other, "src"))
+
+
 def test_a_part_of_a_namespace_that_was_moved_is_found_out(
     root: Path, other: Relocation, interpreter: Interpreter
 ) -> None:
