@@ -114,13 +114,13 @@ class Relocation:
     def argument(self, value: str, cwd: Path) -> str:
         """Argument of the other build, which may also be a path relative to a folder, such as ``data/weights.bin``.
 
-        Relative paths move with the working folder; an untracked one becomes absolute. A word without a slash is not a
-        path.
+        A relative path stays one if the other working folder has what it means there; else it becomes absolute. A word
+        without a slash is not a path.
         """
-        if "/" in value and not Path(value).is_absolute():
-            place = cwd / value
-            if _exists(place) and self.path(place) == place and self.path(cwd) != cwd:
-                return str(place)
+        if "/" in value and not Path(value).is_absolute() and _exists(cwd / value):
+            moved = self.path(cwd / value)
+            if os.path.normpath(moved) != os.path.normpath(self.path(cwd) / value):
+                return str(moved)
         return self.text(value)
 
     def environment(
@@ -235,9 +235,11 @@ class Relocation:
             return False
         if self._tracked(inside):
             return True
-        folders = (self.checkout / each for each in (inside, *inside.parents))
+        *folders, top = (self.checkout / each for each in (inside, *inside.parents))
         is_ignored = query_git(self.checkout, "check-ignore", "--quiet", str(inside)).done
-        return not is_ignored and not any(map(is_environment, folders))
+        # An untracked clone of another repository is a dependency, which both builds share.
+        is_clone = any((folder / ".git").exists() for folder in folders)
+        return not (is_ignored or is_clone or any(map(is_environment, (*folders, top))))
 
     def _inside(self, path: Path) -> Path | None:
         """Path relative to the checkout, by its name or through a link; None outside it."""

@@ -159,6 +159,10 @@ def test_a_relative_argument(root: Path, other: Relocation) -> None:
         f"{root}/models": str(moved(other, "models")),
     }
     assert {argument: other.argument(argument, folder) for argument in arguments} == arguments
+    # A new folder stays, so a path from it to a tracked file would not move with it.
+    write(root, {"new suite/test.py": ""})
+    assert other.argument("../apps/app.py", root / "new suite") == str(moved(other, "apps/app.py"))
+    assert other.argument("../weights", root / "new suite") == "../weights"
     assert Relocation(root, None, "/other/python").argument("data/w.bin", folder) == "data/w.bin"
 
 
@@ -305,6 +309,14 @@ def test_a_command_that_names_a_new_package_is_refused(
     (root / "src/fresh/__init__.py").unlink()
     with pytest.raises(NotInRevision, match=r"would import fresh\S* from this checkout"):
         relocate(other, interpreter, *words)
+
+
+def test_a_clone_in_the_checkout_is_shared(root: Path, other: Relocation, interpreter: Interpreter) -> None:
+    """A dependency that was cloned into the checkout is not new code of the project."""
+    git(root, "clone", "--quiet", ".", "clone")
+    interpreter.pth(str(root / "clone/src"))
+    environment = relocate(other, interpreter, "-m", "package")
+    assert interpreter.imports("package", environment, root) == str(root / "clone/src/package/__init__.py")
 
 
 @pytest.mark.parametrize(
