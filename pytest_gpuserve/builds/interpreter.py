@@ -22,7 +22,7 @@ OLDEST: Final = [3, 8]
 """Oldest Python that reports its packages."""
 
 LONGEST_HEAD: Final = 4096
-"""Bytes of a script that may name its interpreter."""
+"""Bytes of a script that may name its interpreter and its modules."""
 
 _PYTHON: Final = re.compile(r"python[\d.]*")
 """Name of an interpreter's file."""
@@ -124,17 +124,27 @@ def interpreter_of(program: str) -> str | None:
     """
     if _PYTHON.fullmatch(Path(program).name):
         return program
-    try:
-        with Path(program).open("rb") as file:
-            begin = os.fsdecode(file.read(LONGEST_HEAD))
-    except OSError:
-        return None
+    begin = _begin(program)
     # pip writes the second form for a path that is too long for the first one, or contains a space.
     first, long = re.match(r"#!\s*(\S+)(.*)", begin), re.match(_LONG_PATH, begin)
     words = [long[1]] if long else [first[1], *first[2].split()] if first else []
     if words and Path(words[0]).name == "env":
         words = [shutil.which(word) or word for word in words[1:] if not word.startswith("-")]
     return words[0] if words and _PYTHON.fullmatch(Path(words[0]).name) else None
+
+
+def imported_by(program: str) -> list[str]:
+    """Names of the modules that a script imports, such as pip's scripts: ``from shop.cli import main``."""
+    return re.findall(r"^(?:from|import) ([\w.]+)", _begin(program), re.MULTILINE)
+
+
+def _begin(program: str) -> str:
+    """The begin of a program; empty if it cannot be read."""
+    try:
+        with Path(program).open("rb") as file:
+            return os.fsdecode(file.read(LONGEST_HEAD))
+    except OSError:
+        return ""
 
 
 def import_roots(python: str, environment: Mapping[str, str], cwd: Path, *, copies: bool = False) -> tuple[Path, ...]:

@@ -10,7 +10,7 @@ import shutil
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.builds.interpreter import interpreter_of
+from pytest_gpuserve.builds.interpreter import imported_by, interpreter_of
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import Launch, TellsNothing, digests, inherited_environment
@@ -125,12 +125,14 @@ class CommandServer(TellsNothing):
             cwd=relocation.path(self.cwd),
             python=python,
         )
+        program = self._program({**inherited, **self.environment})
+        is_shared = relocation.text(program) == program
         environment = relocation.environment(
             self.environment,
             inherited=inherited,
-            python=interpreter_of(self._program({**inherited, **self.environment})) or self.python,
+            python=interpreter_of(program) or self.python,
             cwd=self.cwd,
-            words=self.argv,
+            words=(*self.argv, *(imported_by(program) if is_shared else ())),
         )
         if replace(moved, environment=relocation.telling(environment, self.environment)) == self:
             raise NotInRevision(

@@ -336,6 +336,12 @@ def test_a_script_of_another_environment_runs_the_other_sides_code(
     for program in (str(script), "serve", interpreter.python):
         there = CommandServer((program, "{port}"), root, "here", plain).relocated(other)
         assert there.environment["PYTHONPATH"] == str(moved(other, "src")), program
+    # A package that was renamed is new for the other side.
+    write(root, {"src/fresh/__init__.py": ""})
+    script.write_text(f"{script.read_text()}import sys\nfrom fresh import main\n")
+    for program in (str(script), "serve"):
+        with pytest.raises(NotInRevision, match=r"would import fresh from this checkout"):
+            CommandServer((program, "{port}"), root, "here", plain).relocated(other)
 
 
 def test_the_interpreter_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
