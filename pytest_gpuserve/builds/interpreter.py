@@ -61,14 +61,16 @@ answer = [sys.path, [urllib.parse.unquote(url.path) for url in urls if url.schem
 _MODULES: Final = """
 import importlib.machinery, importlib.util
 answer = {}
+hooks = [each for each in sys.meta_path if each is not importlib.machinery.PathFinder and hasattr(each, "find_spec")]
 for name in given:
     try:
         top, *inner = name.split(".")
         spec = importlib.util.find_spec(top)
-        for part in inner:
-            # Without an import of what contains it, which is therefore not named.
-            places = spec and spec.submodule_search_locations
+        for count, part in enumerate(inner, 2):
+            # Without an import of what contains it, which is therefore not named to the path.
+            places, full = spec and spec.submodule_search_locations, ".".join(name.split(".")[:count])
             spec = importlib.machinery.PathFinder.find_spec(part, places) if places else None
+            spec = spec or next(filter(None, (hook.find_spec(full, places) for hook in hooks if places)), None)
     except (ImportError, ValueError):
         continue
     # One without an __init__.py has only folders, and a module of Python's own may have neither.

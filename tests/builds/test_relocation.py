@@ -34,6 +34,8 @@ class Finder:
     def find_spec(name, path=None, target=None):
         if name == "package":
             return importlib.util.spec_from_file_location(name, {file!r}, submodule_search_locations=[])
+        if name == "package.fresh":
+            return importlib.util.spec_from_file_location(name, {file!r}.replace("__init__", "fresh"))
 
 {insert}
 """
@@ -309,6 +311,15 @@ def test_a_command_that_names_a_new_package_is_refused(
     (root / "src/fresh/__init__.py").unlink()
     with pytest.raises(NotInRevision, match=r"would import fresh\S* from this checkout"):
         relocate(other, interpreter, *words)
+
+
+def test_a_new_module_that_a_hook_finds_is_refused(root: Path, other: Relocation, interpreter: Interpreter) -> None:
+    """Setuptools' hook gives the other side's package this side's new module, if the command names it."""
+    write(root, {"src/package/fresh.py": ""})
+    interpreter.editable(root, hooked="sys.meta_path.append(Finder)")
+    assert relocate(other, interpreter, "-m", "package.none")["PYTHONPATH"] != ""
+    with pytest.raises(NotInRevision, match=r"would import package.fresh from this checkout"):
+        relocate(other, interpreter, "package.fresh:app")
 
 
 def test_a_clone_in_the_checkout_is_shared(root: Path, other: Relocation, interpreter: Interpreter) -> None:
