@@ -50,12 +50,21 @@ for name in given:
 """
 
 _ROOTS: Final = """
-import importlib.metadata, urllib.parse
-texts = [dist.read_text("direct_url.json") for dist in importlib.metadata.distributions()]
-notes = [json.loads(text) for text in texts if text]
-infos = [(note["url"], note.get("dir_info")) for note in notes]
-urls = [urllib.parse.urlsplit(url) for url, info in infos if info is not None and (given or info.get("editable"))]
-answer = [sys.path, [urllib.parse.unquote(url.path) for url in urls if url.scheme == "file"]]
+import glob, importlib.metadata, os.path, urllib.parse
+places = []
+for dist in importlib.metadata.distributions():
+    note = json.loads(dist.read_text("direct_url.json") or "{}")
+    url, info = urllib.parse.urlsplit(note.get("url", "")), note.get("dir_info")
+    if info is None or url.scheme != "file" or not (given or info.get("editable")):
+        continue
+    folder = urllib.parse.unquote(url.path)
+    usual = [f"{folder}/src", folder]
+    # A copy does not name another folder that it was made from, such as python/ or lib/.
+    names = {} if info.get("editable") else {file.parts[0] for file in dist.files or () if file.suffix == ".py"}
+    lost = [name for name in names if not any(os.path.exists(f"{place}/{name}") for place in usual)]
+    found = [each for name in sorted(lost) for each in sorted(glob.glob(f"{glob.escape(folder)}/*/{name}"))]
+    places += [*usual, *map(os.path.dirname, found)]
+answer = [*sys.path, *places]
 """
 
 _MODULES: Final = """
@@ -161,8 +170,7 @@ def import_roots(python: str, environment: Mapping[str, str], cwd: Path, *, copi
     Raises:
         ServerFailed: The interpreter does not answer.
     """
-    path, editable = query_interpreter(python, _ROOTS, environment, cwd, copies)
-    return tuple(dict.fromkeys(map(Path, (*path, *(place for each in editable for place in (f"{each}/src", each))))))
+    return tuple(dict.fromkeys(map(Path, query_interpreter(python, _ROOTS, environment, cwd, copies))))
 
 
 @lru_cache

@@ -184,10 +184,11 @@ class Interpreter:
         """Have a line run at its start: a folder for its path, or an import."""
         (self.site / "project.pth").write_text(f"{text}\n")
 
-    def copy(self, folder: Path) -> None:
+    def copy(self, folder: Path, source: str = "src") -> None:
         """Install a copy of the package and of its folder's other code, as ``pip install .`` does."""
         self.editable(folder, editable=False)
-        shutil.copytree(folder / "src" / "package", self.site / "package")
+        shutil.copytree(folder / source / "package", self.site / "package")
+        (self.site / "project-1.dist-info/RECORD").write_text("package/__init__.py,,\n../../../bin/serve.py,,\n")
 
     def editable(self, folder: Path, *, hooked: str = "", editable: bool = True) -> None:
         """Note an editable install, with an import hook or without any way to import it."""
@@ -253,6 +254,17 @@ def test_an_installed_copy_is_not_of_both_sides(root: Path, other: Relocation, i
     assert interpreter.imports("package", environment, root) == str(moved(other, "src/package/__init__.py"))
     # Another interpreter has a copy of its own, which is compared.
     assert relocate(Relocation(root, None, interpreter.python), Interpreter(root.with_name("plain"))) == {}
+
+
+def test_an_installed_copy_of_another_folder_is_not_of_both_sides(
+    root: Path, other: Relocation, interpreter: Interpreter
+) -> None:
+    """``pip install .`` took the code from ``python``, which its notes do not say."""
+    for side in (root, moved(other, "")):
+        git(side, "mv", "src", "python")
+    interpreter.copy(root, "python")
+    environment = relocate(other, interpreter)
+    assert interpreter.imports("package", environment, root) == str(moved(other, "python/package/__init__.py"))
 
 
 @pytest.mark.parametrize("tracked", [True, False])
