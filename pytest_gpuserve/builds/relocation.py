@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +61,14 @@ class Relocation:
             return path
         moved = self.worktree / inside
         return moved if _exists(moved) or not _exists(path) or self._tracked(inside) else path
+
+    def folder(self, path: Path) -> Path:
+        """Place of a working folder in the other build, which is made if only this one has it: with a new test."""
+        moved = self.path(path)
+        if moved != path:
+            with suppress(OSError):
+                moved.mkdir(parents=True, exist_ok=True)
+        return moved
 
     def source(self, path: Path) -> Path:
         """Place of a file of code in the other build, even of an untracked one.

@@ -122,7 +122,7 @@ class CommandServer(TellsNothing):
         moved = replace(
             self,
             argv=tuple(relocation.argument(word, self.cwd) for word in self.argv),
-            cwd=relocation.path(self.cwd),
+            cwd=relocation.folder(self.cwd),
             python=python,
         )
         program = self._program({**inherited, **self.environment})

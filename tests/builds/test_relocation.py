@@ -367,6 +367,15 @@ def test_a_script_of_another_environment_runs_the_other_sides_code(
             CommandServer((program, "{port}"), root, "here", plain).relocated(other)
 
 
+def test_a_new_working_folder_is_empty_there(root: Path, other: Relocation) -> None:
+    """A new test's folder, which the other side does not have, is no reason to refuse its server."""
+    write(root, {"suites/new/test_new.py": ""})
+    git(root, "add", "--all")
+    there = CommandServer(("{python}", "../../apps/app.py", "{port}"), root / "suites/new", "", sys.executable)
+    assert list(there.relocated(other).cwd.iterdir()) == []
+    assert there.relocated(other).cwd == moved(other, "suites/new")
+
+
 def test_the_interpreter_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script names it in its first line, by its path or for the PATH; other programs have none."""
     monkeypatch.setenv("PATH", str(tmp_path))
