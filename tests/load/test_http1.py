@@ -164,12 +164,12 @@ JSON, HTML, NONE = typed(b"application/json"), typed(b"text/html", b"<p>busy"), 
         ([HTML, JSON], "ar"),
         ([JSON, NONE], "ar"),
         ([NONE, NONE, HTML], "aar"),
-        ([typed(b"", b""), typed(b"text/html", b""), JSON], "aar"),
+        ([typed(b"", b""), typed(b"text/html", b""), JSON, JSON, typed(b"", b"")], "aaaar"),
         ([HTML.replace(b"200", b"503"), JSON, HTML], "rar"),
     ],
 )
 def test_an_answer_of_another_type_than_the_first_one_is_a_failure(answers: list[bytes], told: str) -> None:
-    """Parameters and case of the type do not matter, nor the type of an empty body; a failure has no type."""
+    """Parameters and case of the type do not matter, nor do empty answers before it; a failure has no type."""
     events = User().receive(*answers)
     assert "".join(str(event[0])[0] for event in events) == told
     refused = [event[1:3] for event in events if event[0] == "refused" and event[1] != "status 503"]

@@ -577,14 +577,16 @@ class Http1:
         return self.connection(place, self)
 
     def other_type(self, index: int, parsed: Parsed) -> Fault | None:
-        """Fault of an answer whose content type differs from the first one to its payload; else None."""
+        """Fault of an answer whose content type differs from the first one with a body to its payload; else None."""
         # A server that answers some requests with nothing, such as 204 under load, would be the fastest.
         found, first = parsed.content_type if parsed.body else NO_BODY, self._types.get(index)
         if found == first:
             return None
-        if first is None:
+        if first is None or first is NO_BODY:
+            # A server may answer with nothing until it is warm.
+            self._types.pop(index, None)
             self._has_one_type = self._has_one_type and found == next(iter(self._types.values()), found)
-            if not self._has_one_type:
+            if first or not self._has_one_type:
                 # Known bytes do not identify the payload that they answer.
                 self.known.clear()
             self._types[index] = found
