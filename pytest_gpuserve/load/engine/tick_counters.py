@@ -202,16 +202,16 @@ class TickCounters:
         served_ns = (tick.service if open_loop else tick.latency).sum_ns + tick.untimed_ns
         tick.in_flight_ns = served_ns + waited_ns - self._waited_ns
         tick.oldest_ns = now_ns - min(sent_ns, default=now_ns)
-        answers = [
-            AnswerCount(index, body, count, number)
-            for index, counts in enumerate(self.answers)
-            for body, (count, number) in counts.items()
-        ]
         if self._reports_answers:
-            tick.answers = answers
+            tick.answers = [
+                AnswerCount(index, body, count, number)
+                for index, counts in enumerate(self.answers)
+                for body, (count, number) in counts.items()
+            ]
         else:
-            tick.sized = sum(each.count for each in answers) + tick.unchecked
-            tick.sized_bytes = sum(each.count * len(each.body) for each in answers) + self._left_bytes
+            tick.sized = tick.requests
+            sizes = (len(body) * count for counts in self.answers for body, (count, _) in counts.items())
+            tick.sized_bytes = sum(sizes, start=self._left_bytes)
         tick.cpu_ns = cpu_ns - self._begin_cpu_ns
         tick.last = last
         self._under_way = tick.under_way
