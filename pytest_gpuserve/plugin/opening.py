@@ -126,9 +126,10 @@ class Equipment:
         try:
             return None if self._cache is None else self._cache.mkdir(name)
         except OSError as problem:
+            # Without the path, in which pytest puts a random name: the same line is noted once.
             self._note(
-                f"a re-run begins anew, because pytest's cache cannot be written ({problem}); make it writable, or name"
-                " another folder: -o cache_dir=DIR"
+                f"a re-run begins anew, because pytest's cache cannot be written ({problem.strerror});"
+                " make it writable, or name another folder: -o cache_dir=DIR"
             )
             return None
 
