@@ -58,7 +58,8 @@ for dist in importlib.metadata.distributions():
     if info is None or url.scheme != "file" or not (given or info.get("editable")):
         continue
     folder = urllib.parse.unquote(url.path)
-    usual = [f"{folder}/src", folder]
+    # A path file names src alone, so what lies beside it (a profile.py) is not imported.
+    usual = [f"{folder}/src", folder][: 1 if f"{folder}/src" in sys.path else 2]
     # A copy does not name another folder that it was made from, such as python/ or lib/.
     names = {} if info.get("editable") else {file.parts[0] for file in dist.files or () if file.suffix == ".py"}
     lost = [name for name in names if not any(os.path.exists(f"{place}/{name}") for place in usual)]

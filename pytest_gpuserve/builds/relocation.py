@@ -227,11 +227,12 @@ class Relocation:
         return origin.name == "__init__.py" and not all((self.checkout / each).exists() for each in places.split("\0"))
 
     def _root(self, folder: Path) -> Path:
-        """Place of a folder of imports: new code belongs to this build alone."""
+        """Place of a folder of imports: new code belongs to this build alone, unless it was moved into ``src``."""
         inside = self._inside(folder)
         if self.worktree is None or inside is None or not self._is_code(folder):
             return self.path(folder)
-        return self.worktree / inside
+        moved = self.worktree / inside
+        return moved.parent if inside.name == "src" and not moved.exists() else moved
 
     def _is_code(self, folder: Path) -> bool:
         """Whether a folder is the project's own; the site-packages of a .venv in the checkout are not."""

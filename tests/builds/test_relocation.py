@@ -247,6 +247,19 @@ def test_an_editable_install_is_of_the_other_side(
         assert interpreter.imports("flat", environment, root / "apps") == str(moved(other, "flat.py"))
 
 
+def test_a_path_file_of_src_does_not_add_what_lies_beside_it(
+    root: Path, other: Relocation, interpreter: Interpreter
+) -> None:
+    """Only ``src`` is imported from, and where the other side does not have it, the folder in which it would be."""
+    interpreter.editable(root)
+    interpreter.pth(str(root / "src"))
+    assert relocate(other, interpreter)["PYTHONPATH"] == str(moved(other, "src"))
+    moved(other, "src").rename(moved(other, "package"))
+    moved(other, "package/package/__init__.py").rename(moved(other, "package/__init__.py"))
+    environment = relocate(other, interpreter)
+    assert interpreter.imports("package", environment, root) == str(moved(other, "package/__init__.py"))
+
+
 def test_an_installed_copy_is_not_of_both_sides(root: Path, other: Relocation, interpreter: Interpreter) -> None:
     """``pip install .`` copied this side's code, but the other side runs its own."""
     interpreter.copy(root)
