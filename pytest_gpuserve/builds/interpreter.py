@@ -15,7 +15,7 @@ from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 
 OLDEST: Final = [3, 8]
@@ -185,35 +185,26 @@ def installed_versions(python: str, distributions: tuple[str, ...]) -> dict[str,
     return found
 
 
-def find_modules(
-    folders: Iterable[Path], python: str, environment: Mapping[str, str], cwd: Path, *, named: Iterable[str] = ()
-) -> dict[str, Path]:
-    """Places from which an interpreter would import the modules and packages in these folders, without an import.
+def find_modules(names: Collection[str], python: str, environment: Mapping[str, str], cwd: Path) -> dict[str, Path]:
+    """Places from which an interpreter would import modules, without an import.
 
     Args:
-        folders: The folders.
+        names: Modules and packages, also inner ones (``shop.app``).
         python: The interpreter.
         environment: All its variables.
         cwd: Its working folder.
-        named: More modules, also inner ones (``shop.app``).
 
     Raises:
         ServerFailed: The interpreter does not answer.
     """
-    names = sorted({*named, *(name for folder in folders for name in modules_in(folder))})
-    if not names:
-        return {}
-    found = query_interpreter(python, _MODULES, environment, cwd, names)
+    found = query_interpreter(python, _MODULES, environment, cwd, sorted(names)) if names else {}
     return {name: Path(origin) for name, origin in found.items()}
 
 
-def modules_in(folder: Path) -> Iterable[str]:
-    """Names of the modules and packages in a folder."""
-    for entry in folder.iterdir():
-        if entry.suffix == ".py" and entry.stem.isidentifier():
-            yield entry.stem
-        elif entry.name.isidentifier() and entry.is_dir():
-            yield entry.name
+def modules_in(folders: Iterable[Path]) -> set[str]:
+    """Names of the modules and packages in folders."""
+    entries = [entry for folder in folders for entry in folder.iterdir() if entry.suffix == ".py" or entry.is_dir()]
+    return {name for name in (entry.name.removesuffix(".py") for entry in entries) if name.isidentifier()}
 
 
 def query_interpreter(

@@ -176,10 +176,10 @@ class Relocation:
             there[PYTHONPATH] = os.pathsep.join(map(str, places))
         if self.worktree is not None:
             moved = [place for place in places if place.is_relative_to(self.worktree) and place.is_dir()]
-            has = {name for place in moved for name in modules_in(place)}
             named = {match[0] for word in words for part in word.split("=") if (match := _MODULE.match(part))}
-            found = find_modules((*moved, *installed), self.interpreter(python), there, self.path(cwd), named=named)
-            self._check(found, has | named, there)
+            needed = modules_in(moved) | named
+            names = needed | modules_in(installed)
+            self._check(find_modules(names, self.interpreter(python), there, self.path(cwd)), needed, there)
         return {name: value for name, value in there.items() if name in own or here.get(name) != value}
 
     def telling(self, environment: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
