@@ -123,13 +123,14 @@ class Relocation:
     def argument(self, value: str, cwd: Path) -> str:
         """Argument of the other build, which may also be a path relative to a folder, such as ``data/weights.bin``.
 
-        A relative path stays one if the other working folder has what it means there; else it becomes absolute. A word
-        without a slash is not a path.
+        A relative path stays one if the other working folder has what it means there; else it becomes absolute. It may
+        follow ``=``. A word without a slash is not a path.
         """
-        if "/" in value and not Path(value).is_absolute() and _exists(cwd / value):
-            moved = self.path(cwd / value)
-            if os.path.normpath(moved) != os.path.normpath(self.path(cwd) / value):
-                return str(moved)
+        option, mark, name = value.rpartition("=")
+        if "/" in name and not Path(name).is_absolute() and _exists(cwd / name):
+            moved = self.path(cwd / name)
+            if os.path.normpath(moved) != os.path.normpath(self.path(cwd) / name):
+                return f"{option}{mark}{moved}"
         return self.text(value)
 
     def environment(

@@ -155,6 +155,8 @@ def test_a_relative_argument(root: Path, other: Relocation) -> None:
         "../models/a": "../models/a",
         "data/w.bin": str(folder / "data" / "w.bin"),
         "../weights": str(folder / "../weights"),
+        "--data=data/w.bin": f"--data={folder / 'data' / 'w.bin'}",
+        "--models=../models/a": "--models=../models/a",
         "small": "small",
         "no/such": "no/such",
         "long" * 99 + "/more": "long" * 99 + "/more",
