@@ -6,11 +6,13 @@ This is the shortest kind of server, and a template for a new one.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.interpreter import imported_by, interpreter_of
+from pytest_gpuserve.builds.relocation import PYTHONPATH
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import Launch, TellsNothing, digests, inherited_environment
@@ -134,6 +136,14 @@ class CommandServer(TellsNothing):
             cwd=self.cwd,
             words=(*self.argv, *(imported_by(program) if is_shared else ())),
         )
+        ignores = [word for word in self.argv[1:2] if re.fullmatch(r"-[a-zA-Z]*[EI][a-zA-Z]*", word)]
+        is_moved = relocation.worktree is not None and environment.get(PYTHONPATH, "") != ""
+        if is_moved and ignores and interpreter_of(program) == program:
+            raise NotInRevision(
+                f"python {ignores[0]} ignores PYTHONPATH, so {relocation.revision} would import this checkout's code",
+                found=environment[PYTHONPATH],
+                remedies=["leave out -E and -I"],
+            )
         if replace(moved, environment=relocation.telling(environment, self.environment)) == self:
             raise NotInRevision(
                 f"command_server({' '.join(without_secret_values(self.argv))}) would be the same in the other build",

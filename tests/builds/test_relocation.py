@@ -9,6 +9,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -389,6 +390,17 @@ def test_a_new_working_folder_is_empty_there(root: Path, other: Relocation) -> N
     there = CommandServer(("{python}", "../../apps/app.py", "{port}"), root / "suites/new", "", sys.executable)
     assert list(there.relocated(other).cwd.iterdir()) == []
     assert there.relocated(other).cwd == moved(other, "suites/new")
+
+
+def test_a_python_that_ignores_pythonpath_is_refused(root: Path, other: Relocation, interpreter: Interpreter) -> None:
+    """``python -I`` would import this side's editable install; without such an install it is all the same."""
+    command = CommandServer(("{python}", "-I", "-m", "package", "{port}"), root / "apps", "", interpreter.python)
+    assert command.relocated(other).environment == {}
+    interpreter.pth(str(root / "src"))
+    for option in ("-I", "-sE"):
+        with pytest.raises(NotInRevision, match=f"python {option} ignores PYTHONPATH"):
+            replace(command, argv=("{python}", option, *command.argv[2:])).relocated(other)
+    assert replace(command, argv=("{python}", *command.argv[2:])).relocated(other).environment != {}
 
 
 def test_the_interpreter_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
