@@ -50,8 +50,9 @@ for name in given:
 """
 
 _ROOTS: Final = """
-import glob, importlib.metadata, os.path, urllib.parse
+import glob, importlib.metadata, os, urllib.parse
 places = []
+installed = {*sys.path} - {*map(os.path.abspath, os.environ.get("PYTHONPATH", "").split(os.pathsep))}
 for dist in importlib.metadata.distributions():
     note = json.loads(dist.read_text("direct_url.json") or "{}")
     url, info = urllib.parse.urlsplit(note.get("url", "")), note.get("dir_info")
@@ -59,7 +60,7 @@ for dist in importlib.metadata.distributions():
         continue
     folder = urllib.parse.unquote(url.path)
     # A path file names src alone, so what lies beside it (a profile.py) is not imported.
-    usual = [f"{folder}/src", folder][: 1 if f"{folder}/src" in sys.path else 2]
+    usual = [f"{folder}/src", folder][: 1 if f"{folder}/src" in installed else 2]
     # A copy does not name another folder that it was made from, such as python/ or lib/.
     names = {} if info.get("editable") else {file.parts[0] for file in dist.files or () if file.suffix == ".py"}
     lost = [name for name in names if not any(os.path.exists(f"{place}/{name}") for place in usual)]

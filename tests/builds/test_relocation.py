@@ -263,6 +263,25 @@ def test_a_path_file_of_src_does_not_add_what_lies_beside_it(
     assert interpreter.imports("package", environment, root) == str(moved(other, "package/__init__.py"))
 
 
+def test_an_install_by_a_hook_is_of_the_other_side_with_src_on_the_path(
+    root: Path, other: Relocation, interpreter: Interpreter
+) -> None:
+    """PYTHONPATH does not tell where an editable install has its code."""
+    for side in (root, moved(other, "")):
+        shutil.copytree(side / "src/package", side / "package")
+        git(side, "add", "--all")
+    shutil.rmtree(root / "src/package")
+    shutil.rmtree(moved(other, "src/package"))
+    for side in (root, moved(other, "")):
+        write(side, {"src/native.py": ""})
+    interpreter.editable(root, hooked="sys.meta_path.append(Finder)")
+    hook = interpreter.site / "project_hook.py"
+    hook.write_text(hook.read_text().replace("src/package", "package"))
+    for path in (f"{root}/src", "../src"):
+        environment = relocate(other, interpreter, PYTHONPATH=path)
+        assert interpreter.imports("package", environment, root / "apps") == str(moved(other, "package/__init__.py"))
+
+
 def test_an_installed_copy_is_not_of_both_sides(root: Path, other: Relocation, interpreter: Interpreter) -> None:
     """``pip install .`` copied this side's code, but the other side runs its own."""
     interpreter.copy(root)
