@@ -203,9 +203,10 @@ def find_modules(names: Collection[str], python: str, environment: Mapping[str, 
 
 
 def modules_in(folders: Iterable[Path]) -> set[str]:
-    """Names of the modules and packages in folders."""
-    entries = [entry for folder in folders for entry in folder.iterdir() if entry.suffix == ".py" or entry.is_dir()]
-    return {name for name in (entry.name.removesuffix(".py") for entry in entries) if name.isidentifier()}
+    """Names of the modules and packages in folders; a folder without an ``__init__.py`` is not taken for one."""
+    entries = [entry for folder in folders for entry in folder.iterdir()]
+    modules = [entry for entry in entries if entry.suffix == ".py" or (entry / "__init__.py").is_file()]
+    return {name for name in (entry.name.removesuffix(".py") for entry in modules) if name.isidentifier()}
 
 
 def query_interpreter(

@@ -208,7 +208,7 @@ class Relocation:
         """
         for name, origin in found.items():
             inside = self._inside(origin)
-            if inside is None or not self._is_own(inside) or self._is_unused(name, inside):
+            if inside is None or not self._is_own(inside):
                 continue
             if name in has or self._has_package(name, origin):
                 raise NotInRevision(
@@ -222,16 +222,6 @@ class Relocation:
                         "new code cannot be compared with another revision; what git ignores is shared by both builds",
                     ],
                 )
-
-    def _is_unused(self, name: str, inside: Path) -> bool:
-        """Whether this is a folder such as ``tests`` that became a package, and no code of the other build imports."""
-        assert self.worktree is not None
-        folder = self.worktree / inside.parent
-        if inside.name != "__init__.py" or not folder.is_dir() or (folder / inside.name).exists():
-            return False
-        apart = f":(exclude,literal){inside.parent.as_posix()}"
-        imports = rf"^\s*(from|import)\s.*\b{name}\b"
-        return not query_git(self.worktree, "grep", "--quiet", "-E", "-e", imports, "--", "*.py", apart).done
 
     def _has_package(self, name: str, origin: Path) -> bool:
         """Whether the other revision has this package in a folder from which it was moved since."""
