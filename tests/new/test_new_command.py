@@ -81,9 +81,10 @@ COMMAND = ["--", "python", "web.py", "--port={port}"]
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty project, in which the command is given."""
+def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project, in which the command is given; the logs that a failed command leaves are pytest's to remove."""
     (tmp_path / "web.py").write_text(HTTP_APP)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temp")))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
