@@ -175,7 +175,7 @@ class SideBySide:
         return unlike or unlike_work(*self._streams())
 
     def _unknown_work(self, metric: Metric) -> tuple[Reason, ...]:
-        return unknown_work(*self._streams()) if metric.is_of_requests and self._unlike_work() is None else ()
+        return unknown_work(*self._streams()) if metric.is_of_requests else ()
 
     def _streams(self) -> list[list[Streams | None]]:
         """Windows of the base, and of the candidate."""
