@@ -79,13 +79,6 @@ def _joined(answers: Iterable[AnswerCount]) -> list[AnswerCount]:
         key = (answer.index, answer.body)
         known = same.get(key)
         same[key] = (
-            answer
-            if known is None
-            else AnswerCount(
-                index=answer.index,
-                body=answer.body,
-                count=known.count + answer.count,
-                number=min(known.number, answer.number),
-            )
+            answer if known is None else AnswerCount(*key, known.count + answer.count, min(known.number, answer.number))
         )
     return list(same.values())
