@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuserve.compare.assertions import Comparison, Duel
 from pytest_gpuserve.compare.baseline_store import Workload
-from pytest_gpuserve.compare.measurement import Measurement, not_settled
+from pytest_gpuserve.compare.measurement import Measurement, not_side_by_side
 from pytest_gpuserve.compare.stored import (
     Usable,
     changes_since,
@@ -204,7 +204,7 @@ class TestComparison:
         try:
             measurement.pair_with(find(), stored)
         except GpuserveError as problem:
-            measurement.absent = not_settled(problem)
+            measurement.absent = not_side_by_side(problem)
         return measurement.paired is not None
 
     def _begins_beside_commit(self, measurement: Measurement) -> bool:
@@ -245,7 +245,7 @@ class TestComparison:
         except BaseFailed as problem:
             if beside == "duel":
                 raise
-            measurement.give_up(not_settled(problem))
+            measurement.give_up(not_side_by_side(problem))
 
     def _measure_alone(self, measurement: Measurement) -> None:
         """Measure a session of a load that has only been measured beside its baseline's commit.
@@ -354,7 +354,7 @@ class TestComparison:
                 return self._settle_beside(measurement, metric)
             except BaseFailed as problem:
                 # The comparison is kept for its measuring time.
-                measurement.absent = not_settled(problem)
+                measurement.absent = not_side_by_side(problem)
         return measurement.absent
 
     def _settle_beside(self, measurement: Measurement, metric: Metric, *, limit: float | None = None) -> Judgement:

@@ -479,7 +479,7 @@ _KINDS: Final[Mapping[type[GpuserveError], ReasonKind]] = {
 }
 
 
-def not_settled(problem: GpuserveError) -> Reason:
+def not_side_by_side(problem: GpuserveError) -> Reason:
     """Reason why the base cannot be measured side by side, with a remedy."""
     # Without a checkout, the remedy was given before the first measurement.
     text = problem.summary if isinstance(problem, NoCheckout) else str(problem)

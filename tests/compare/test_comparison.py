@@ -15,7 +15,7 @@ from pytest_gpuserve.builds.checkout import NoCheckout, Revision
 from pytest_gpuserve.builds.worktree import RevisionUnknown
 from pytest_gpuserve.compare.assertions import Baseline, Duel
 from pytest_gpuserve.compare.comparison import TestComparison
-from pytest_gpuserve.compare.measurement import not_settled
+from pytest_gpuserve.compare.measurement import not_side_by_side
 from pytest_gpuserve.compare.stored import changes_since
 from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
@@ -251,7 +251,7 @@ def test_on_cpu_stored_numbers_decide_nothing(world: World) -> None:
 )
 def test_a_base_commit_that_cannot_be_compared_with_is_a_reason(problem: type[GpuserveError], kind: ReasonKind) -> None:
     """The reason has the remedy, unless a warning before the first measurement had it."""
-    reason = not_settled(problem("it is not there", remedies=["put it there"]))
+    reason = not_side_by_side(problem("it is not there", remedies=["put it there"]))
     assert reason.kind is kind
     assert reason.text.startswith("the base could not be measured side by side: it is not there")
     assert ("put it there" in reason.text) is (problem is not NoCheckout)
