@@ -138,7 +138,7 @@ def check_answer(expect: Expect | None, body: bytes) -> str | None:
             return None
         sizes = range(1, min(len(body), len(expect)) + 1)
         same = bisect_left(sizes, True, key=lambda size: body[:size] != expect[:size])  # noqa: FBT003 -- a value to find
-        # Their first difference may be in neither of the two shown begins.
+        # The excerpts may end before the first difference.
         where = f"; the first {same} bytes are equal" if same > BODY_CHARACTERS // 2 else ""
         return f"expected {_short(expect)}, got {_short(body)}{where}"
     try:

@@ -168,7 +168,7 @@ class Window(msgspec.Struct, tag=True, omit_defaults=True, forbid_unknown_fields
 
     Args:
         number: Number of a tick from 0; ticks of several engines with the same number belong together. A sum has that
-            of its last tick. Numbers are left out if an engine paused: its tick is also those whose ends are past then.
+            of its last tick. An engine that paused skips numbers: its tick covers those that ended meanwhile too.
         begin_ns: Begin by the monotonic clock; 0 in a baseline.
         end_ns: End, which is the next tick's begin.
         gaps_ns: Time between a sum's begin and end that its parts do not cover.
@@ -326,8 +326,8 @@ _NOTHING: Final = Window()
 def total(windows: Iterable[Window]) -> Window:
     """Add up ticks, or sums of them, oldest first.
 
-    Engines do not end a tick at the same instant: the longest one's end lies in the next one's time, or beyond. So time
-    that two of them cover counts once.
+    Engines do not end a tick at the same instant, so a tick may overlap with the next one. Time that both cover counts
+    once.
     """
     parts = [window for window in windows if window != _NOTHING]
     if not parts:

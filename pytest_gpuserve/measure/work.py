@@ -100,8 +100,7 @@ def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None])
         return Reason(
             ReasonKind.WORK_UNKNOWN,
             f"unknown work: {silent} of {answers} answers of the reference reported no usage, and {others_silent} of"
-            f" {others} of the other server. Two builds are comparable if both report usage, or neither"
-            " does",
+            f" {others} of the other server. Two builds are comparable if both report usage, or neither does",
         )
     for lengths, unit, most_apart, step in (
         (_told, "tokens", SAME_TOKENS, "give all answers one length: server.chat(..., ignore_eos=True)"),

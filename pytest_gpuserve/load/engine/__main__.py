@@ -130,7 +130,7 @@ class LoadEngine:
         now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
         # A pause of the engine belongs to the tick that ends now, even if its late beat comes after that.
         self._beats.look(now_ns, self._busy.read_ns(cpu_ns))
-        # After a pause of the engine, this tick is also those whose ends are past.
+        # After a pause of the engine, this tick also covers those whose ends are past.
         overdue = max(0, (now_ns - self._next_tick_ns) // self._plan.tick_ns)
         self._next_tick_ns += overdue * self._plan.tick_ns
         self._counters.tick.number += overdue

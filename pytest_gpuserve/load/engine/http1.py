@@ -193,7 +193,7 @@ def _is_json(body: bytes) -> bool:
 
 
 NO_BODY: Final = b"no body"
-"""In the place of the content type of an empty answer."""
+"""Replaces the content type of an empty answer."""
 
 RECEIVE_BYTES: Final = 1 << 16
 
@@ -577,7 +577,7 @@ class Http1:
         return self.connection(place, self)
 
     def other_type(self, index: int, parsed: Parsed) -> Fault | None:
-        """Fault of an answer whose content type differs from the first one with a body to its payload; else None."""
+        """Fault if the content type differs from that of the payload's first answer with a body; else None."""
         # A server that answers some requests with nothing, such as 204 under load, would be the fastest.
         found, first = parsed.content_type if parsed.body else NO_BODY, self._types.get(index)
         if found == first:

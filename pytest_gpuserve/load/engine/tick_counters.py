@@ -86,7 +86,7 @@ class TickCounters:
         good: As in the tick, like the two below it.
         sending_ns: See there.
         receiving_ns: See there.
-        tokens: As in `Streams`, like the two below it.
+        tokens: As in `Streams`, like the three below it.
         with_usage: See there.
         usage_tokens: See there.
         silent_chunks: See there.
