@@ -66,6 +66,10 @@ class ServerFailed(GpuserveError):
     """A model server did not start, did not become ready, or died."""
 
 
+class ServerEnded(ServerFailed):
+    """The process of a model server ended before the server was ready."""
+
+
 class LoadFailed(GpuserveError):
     """The load engine itself failed; its measurements must not be used."""
 

@@ -76,7 +76,7 @@ class Deadline:
 
 def digest(text: str) -> str:
     """Identify a text without revealing it: baselines are public, and a header or a variable may hold a token."""
-    # A variable may hold bytes that are no characters, such as a path of another encoding.
+    # A variable may hold bytes that are not characters, such as a path of another encoding.
     hashed = hashlib.sha256(text.encode(errors="surrogateescape"))
     return f"sha256:{hashed.hexdigest()[:16]}"
 

@@ -106,7 +106,7 @@ def find_python(name: str, folder: Path, option: str = "--against-python") -> st
     Raises:
         UsageProblem: The file does not exist, cannot be executed, or is not a Python.
     """
-    typed = Path(os.path.expanduser(name))  # noqa: PTH111 -- pathlib's raises for ~nobody
+    typed = Path(os.path.expanduser(name))  # noqa: PTH111 -- pathlib's raises for an unknown ~user
     path = shutil.which(name) if len(typed.parts) == 1 and "/" not in name else str(folder / typed)
     looked = [f"PATH={os.environ.get('PATH', '')}"] if path is None else [path]
     if path is None or not Path(path).is_file():
@@ -130,7 +130,7 @@ def find_python(name: str, folder: Path, option: str = "--against-python") -> st
 
 
 def interpreter_of(program: str) -> str | None:
-    """Interpreter that runs a program: the program itself, or that of a Python script; None if it is no Python.
+    """Interpreter that runs a program: the program itself, or that of a Python script; None if neither is a Python.
 
     Args:
         program: Its absolute path.

@@ -139,7 +139,7 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
         *(
             f"  in {path.relative_to(root)}, let pip install your app's packages and the plugin, which no index has yet"
             for path in written
-            if '/bin/pip"' in path.read_text(encoding="utf-8")
+            if path.suffix == ".yml" and path.stem != "post-comment"  # which installs nothing
         ),
     ]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from pytest_gpuserve.errors import GpuserveError, UsageProblem
+from pytest_gpuserve.errors import GpuserveError, ServerEnded, UsageProblem
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.new.openapi import told_request
 from pytest_gpuserve.plugin.server_factory import ServerFactory
@@ -34,8 +34,6 @@ COMMAND: Final = "python -m pytest_gpuserve.new"
 _IMPORTS: Final = re.compile(r"^\s*(?:import\s+(?:[\w.]+\s*,\s*)*|from\s+)(mosec|litserve|pytriton)\b", re.MULTILINE)
 _ASGI: Final = re.compile(r"^(\w+)\s*(?::\s*[\w.]+\s*)?=\s*(?:\w+\.)?(?:FastAPI|Starlette)\(", re.MULTILINE)
 _BOUND: Final = re.compile(r"""\.bind\(\s*(?:model_name\s*=\s*)?["']([^"']+)["']""")
-_ANSWERED: Final = re.compile(r"\bstatus\b|\banswered\b")
-"""What was found at a server that was up: another request may help."""
 
 _JSON: Final = {"Content-Type": "application/json"}
 _FIRST: Final = {
@@ -151,10 +149,10 @@ def ask(
         raise
     except GpuserveError as problem:
         problem.looked += (untold,) if untold else ()
-        problem.remedies = tuple(_as_option(remedy) for remedy in problem.remedies)
-        if _ANSWERED.search(problem.found):
+        problem.remedies = tuple(map(_as_option, problem.remedies))
+        if not isinstance(problem, ServerEnded):
             problem.remedies += (
-                'say which request it answers: --method=POST --path=/predict --body=\'{"text": "a"}\'',
+                'if it listens, say which request it answers: --method=POST --path=/predict --body=\'{"text": "a"}\'',
             )
         raise
 

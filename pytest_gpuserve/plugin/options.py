@@ -301,7 +301,7 @@ def _folder(config: pytest.Config, name: str) -> Path | None:
     # By convention, a path on the command line is relative to the working folder, and one in an ini file to that file.
     typed = config.getoption(flag) is not None
     place = config.invocation_params.dir if typed else config.rootpath
-    folder = place / os.path.expanduser(text)  # noqa: PTH111 -- pathlib's raises for ~nobody
+    folder = place / os.path.expanduser(text)  # noqa: PTH111 -- pathlib's raises for an unknown ~user
     # The functions of `os` also answer for folders that may not be listed.
     if os.path.exists(folder) and not os.path.isdir(folder):  # noqa: PTH110, PTH112
         raise pytest.UsageError(

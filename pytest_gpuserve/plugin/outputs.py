@@ -145,7 +145,7 @@ def _renderer(form: Form) -> Renderer:
 
 def _output(config: pytest.Config, flag: str, form: Form, file: str, *, typed: bool) -> Output:
     # By convention, a path on the command line is relative to the working folder, and one in an ini file to that file.
-    path = (config.invocation_params.dir if typed else config.rootpath) / os.path.expanduser(file)  # noqa: PTH111 -- pathlib's raises for ~nobody
+    path = (config.invocation_params.dir if typed else config.rootpath) / os.path.expanduser(file)  # noqa: PTH111 -- pathlib's raises for an unknown ~user
     problem = _unwritable(path)
     if problem:
         raise pytest.UsageError(f"{flag}: {problem}")

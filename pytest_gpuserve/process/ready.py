@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.errors import ServerEnded, ServerFailed, UsageProblem
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.ports import port_owner
 from pytest_gpuserve.process.secrets import secret_headers
@@ -203,12 +203,12 @@ def wait(probes: Sequence[Probe], process: Process | None, deadline: Deadline, *
         pause_seconds = min(1.5 * pause_seconds, _LONGEST_PAUSE_SECONDS)
 
 
-def _exited(process: Process, what: str) -> ServerFailed:
+def _exited(process: Process, what: str) -> ServerEnded:
     remedies = [f"read its whole log: {process.command.log}", f"run it by hand: {process.command}"]
     if process.exit_status() == 0:
         daemon = "keep the server in the foreground: leave out any option that makes it a daemon"
         remedies.insert(0, f"see the end of its log for an error; without one, {daemon}")
-    return ServerFailed(
+    return ServerEnded(
         f"{what} ended before it was ready",
         found=process.describe_exit(),
         looked=[str(process.command.log)],
