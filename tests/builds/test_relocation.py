@@ -88,6 +88,13 @@ def moved(relocation: Relocation, inside: str) -> Path:
     return relocation.worktree / inside
 
 
+def write_both(other: Relocation, files: dict[str, str]) -> None:
+    """Give files to both sides."""
+    for side in (other.checkout, moved(other, "")):
+        write(side, files)
+        git(side, "add", "--all")
+
+
 def test_what_git_tracks_moves_and_the_rest_stays(root: Path, other: Relocation, tmp_path: Path) -> None:
     """Tracked and missing files move, data and outside paths stay, by either name of the checkout."""
     for inside in ("apps/app.py", "apps", "", "models/a", "no/such", "added", "added/module.py"):
@@ -193,7 +200,7 @@ class Interpreter:
         shutil.copytree(folder / source / "package", self.site / "package")
         (self.site / "project-1.dist-info/RECORD").write_text("package/__init__.py,,\n../../../bin/serve.py,,\n")
 
-    def editable(self, folder: Path, *, hooked: str = "", editable: bool = True) -> None:
+    def editable(self, folder: Path, *, hooked: str = "", source: str = "src", editable: bool = True) -> None:
         """Note an editable install, with an import hook or without any way to import it."""
         note = self.site / "project-1.dist-info"
         note.mkdir()
@@ -202,7 +209,7 @@ class Interpreter:
             json.dumps({"url": folder.as_uri(), "dir_info": {"editable": True} if editable else {}})
         )
         if hooked:
-            file = str(folder / "src" / "package" / "__init__.py")
+            file = str(folder / source / "package" / "__init__.py")
             (self.site / "project_hook.py").write_text(HOOK.format(file=file, insert=hooked))
             self.pth("import project_hook")
 
@@ -253,7 +260,7 @@ def test_an_editable_install_is_of_the_other_side(
 def test_a_path_file_of_src_does_not_add_what_lies_beside_it(
     root: Path, other: Relocation, interpreter: Interpreter
 ) -> None:
-    """Only ``src`` is imported from, and where the other side does not have it, the folder in which it would be."""
+    """The other side imports from its ``src`` alone, or if it has none, from the folder around it."""
     interpreter.editable(root)
     interpreter.pth(str(root / "src"))
     assert relocate(other, interpreter)["PYTHONPATH"] == str(moved(other, "src"))
@@ -266,47 +273,38 @@ def test_a_path_file_of_src_does_not_add_what_lies_beside_it(
 def test_an_install_by_a_hook_is_of_the_other_side_with_src_on_the_path(
     root: Path, other: Relocation, interpreter: Interpreter
 ) -> None:
-    """PYTHONPATH does not tell where an editable install has its code."""
+    """Code beside ``src`` that an import hook finds is the other side's, also if ``PYTHONPATH`` names ``src``."""
     for side in (root, moved(other, "")):
-        shutil.copytree(side / "src/package", side / "package")
-        git(side, "add", "--all")
-    shutil.rmtree(root / "src/package")
-    shutil.rmtree(moved(other, "src/package"))
-    for side in (root, moved(other, "")):
-        write(side, {"src/native.py": ""})
-    interpreter.editable(root, hooked="sys.meta_path.append(Finder)")
-    hook = interpreter.site / "project_hook.py"
-    hook.write_text(hook.read_text().replace("src/package", "package"))
+        git(side, "mv", "src/package", "package")
+    write_both(other, {"src/native.py": ""})
+    interpreter.editable(root, hooked="sys.meta_path.append(Finder)", source="")
     for path in (f"{root}/src", "../src"):
         environment = relocate(other, interpreter, PYTHONPATH=path)
         assert interpreter.imports("package", environment, root / "apps") == str(moved(other, "package/__init__.py"))
 
 
-def test_an_installed_copy_is_not_of_both_sides(root: Path, other: Relocation, interpreter: Interpreter) -> None:
-    """``pip install .`` copied this side's code, but the other side runs its own."""
-    interpreter.copy(root)
-    environment = relocate(other, interpreter)
-    assert interpreter.imports("package", environment, root) == str(moved(other, "src/package/__init__.py"))
-    # Another interpreter has a copy of its own, which is compared.
-    assert relocate(Relocation(root, None, interpreter.python), Interpreter(root.with_name("plain"))) == {}
-
-
-def test_an_installed_copy_of_another_folder_is_not_of_both_sides(
-    root: Path, other: Relocation, interpreter: Interpreter
+@pytest.mark.parametrize("source", ["src", "python"])
+def test_an_installed_copy_is_not_of_both_sides(
+    root: Path, other: Relocation, interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    """``pip install .`` took the code from ``python``, which its notes do not say."""
+    """The other side runs its own code instead of a copy by ``pip install .``, whatever the folder of the code is."""
     for side in (root, moved(other, "")):
-        git(side, "mv", "src", "python")
-    interpreter.copy(root, "python")
+        (side / "src").rename(side / source)
+        git(side, "add", "--all")
+    interpreter.copy(root, source)
     environment = relocate(other, interpreter)
-    assert interpreter.imports("package", environment, root) == str(moved(other, "python/package/__init__.py"))
+    assert interpreter.imports("package", environment, root) == str(moved(other, f"{source}/package/__init__.py"))
+    # Another interpreter has a copy of its own, which is compared.
+    plain = Interpreter(root.with_name("plain"))
+    monkeypatch.setattr(sys, "executable", plain.python)
+    assert relocate(Relocation(root, None, interpreter.python), plain) == {}
 
 
 @pytest.mark.parametrize("tracked", [True, False])
 def test_a_package_that_was_moved_is_found_out(
     root: Path, other: Relocation, interpreter: Interpreter, *, tracked: bool
 ) -> None:
-    """The editable install of the package's new folder would be imported on both sides."""
+    """An editable install of a moved package is refused, unless ``PYTHONPATH`` names its old folder too."""
     (root / "src").rename(root / "lib")
     if tracked:
         git(root, "add", "--all")
@@ -318,35 +316,32 @@ def test_a_package_that_was_moved_is_found_out(
     assert interpreter.imports("package", environment, root) == str(moved(other, "src/package/__init__.py"))
 
 
-def test_a_new_package_with_the_name_of_an_inner_one_is_new(
-    root: Path, other: Relocation, interpreter: Interpreter
+@pytest.mark.parametrize(
+    ("both", "new", "place"),
+    [
+        ({"src/package/tests/__init__.py": ""}, "src/tests/__init__.py", "src"),
+        ({"flat.py": "from apps.app import main"}, "apps/__init__.py", ""),
+    ],
+    ids=["with the name of an inner one", "that was a plain folder"],
+)
+def test_a_new_package_is_not_taken_for_a_moved_one(  # noqa: PLR0917 -- columns of a table
+    root: Path, other: Relocation, interpreter: Interpreter, both: dict[str, str], new: str, place: str
 ) -> None:
-    """The other side has ``package.tests``, which was not moved, so it does not import the new ``tests``."""
-    for side in (root, moved(other, "")):
-        write(side, {"src/package/tests/__init__.py": ""})
-        git(side, "add", "--all")
-    write(root, {"src/tests/__init__.py": ""})
-    interpreter.pth(str(root / "src"))
-    assert relocate(other, interpreter)["PYTHONPATH"] == str(moved(other, "src"))
-
-
-def test_a_folder_that_became_a_package(root: Path, other: Relocation, interpreter: Interpreter) -> None:
-    """A new ``tests/__init__.py`` hinders nothing, although code of the other side imports from its folder."""
-    write(root, {"apps/__init__.py": ""})
-    interpreter.pth(str(root))
-    write(moved(other, "apps"), {"app.py": ""})
-    write(moved(other, ""), {"flat.py": "from apps.app import main"})
-    assert relocate(other, interpreter)["PYTHONPATH"] == str(moved(other, ""))
+    """A new package hinders nothing, whether the other side has an inner package or a plain folder of its name."""
+    write_both(other, both)
+    write(root, {new: ""})
+    interpreter.pth(str(root / place))
+    assert relocate(other, interpreter)["PYTHONPATH"] == str(moved(other, place))
 
 
 def test_a_part_of_a_namespace_that_was_moved_is_found_out(
     root: Path, other: Relocation, interpreter: Interpreter
 ) -> None:
-    """The other side has the namespace, but not where the install looks for the part that is started."""
-    write(root, {"src/package/chat/app.py": ""})
+    """A part of a namespace package that only this side has there is refused, if the command names it."""
     for side in (root, moved(other, "")):
         (side / "src/package/__init__.py").unlink()
-        write(side, {"src/package/util.py": ""})
+    write_both(other, {"src/package/util.py": ""})
+    write(root, {"src/package/chat/app.py": ""})
     interpreter.pth(str(root / "src"))
     with pytest.raises(NotInRevision, match=r"would import package.chat.app from this checkout"):
         relocate(other, interpreter, "-m", "package.chat.app")
@@ -358,7 +353,7 @@ def test_a_part_of_a_namespace_that_was_moved_is_found_out(
 def test_a_command_that_names_a_new_package_is_refused(
     root: Path, other: Relocation, interpreter: Interpreter, words: tuple[str, ...]
 ) -> None:
-    """Both sides would run the new package; a new one that nobody asks for is in nobody's way, nor is Python's own."""
+    """A new package is refused only if the command names it, because both sides would then run it."""
     write(root, {"src/fresh/__init__.py": "", "src/fresh/app.py": "", "src/sys/x.py": "", "src/os/x.py": ""})
     interpreter.pth(str(root / "src"))
     with pytest.raises(NotInRevision, match=r"would import fresh\S* from this checkout"):
@@ -370,10 +365,10 @@ def test_a_command_that_names_a_new_package_is_refused(
 
 
 def test_a_new_module_that_a_hook_finds_is_refused(root: Path, other: Relocation, interpreter: Interpreter) -> None:
-    """Setuptools' hook gives the other side's package this side's new module, if the command names it."""
+    """Setuptools' hook would give this side's new module to the other side's package, if the command names it."""
     write(root, {"src/package/fresh.py": ""})
     interpreter.editable(root, hooked="sys.meta_path.append(Finder)")
-    assert relocate(other, interpreter, "-m", "package.none")["PYTHONPATH"] != ""
+    assert relocate(other, interpreter, "-m", "package.none") == relocate(other, interpreter)
     with pytest.raises(NotInRevision, match=r"would import package.fresh from this checkout"):
         relocate(other, interpreter, "package.fresh:app")
 
@@ -392,7 +387,7 @@ def test_a_clone_in_the_checkout_is_shared(root: Path, other: Relocation, interp
 def test_a_script_of_another_environment_runs_the_other_sides_code(
     root: Path, other: Relocation, monkeypatch: pytest.MonkeyPatch, name: str, begin: str
 ) -> None:
-    """The environment of a console script has the project, that of the tests need not have it."""
+    """A console script runs the other side's code, also if the interpreter of the tests lacks the project."""
     interpreter = Interpreter(root.with_name(name))
     interpreter.pth(str(root / "src"))
     script = Path(interpreter.python).with_name("serve")
@@ -412,7 +407,7 @@ def test_a_script_of_another_environment_runs_the_other_sides_code(
 
 
 def test_a_new_working_folder_is_empty_there(root: Path, other: Relocation) -> None:
-    """A new test's folder, which the other side does not have, is no reason to refuse its server."""
+    """The folder of a new test, which the other side does not have, is made there, empty."""
     write(root, {"suites/new/test_new.py": ""})
     git(root, "add", "--all")
     there = CommandServer(("{python}", "../../apps/app.py", "{port}"), root / "suites/new", "", sys.executable)
@@ -421,14 +416,15 @@ def test_a_new_working_folder_is_empty_there(root: Path, other: Relocation) -> N
 
 
 def test_a_python_that_ignores_pythonpath_is_refused(root: Path, other: Relocation, interpreter: Interpreter) -> None:
-    """``python -I`` would import this side's editable install; without such an install it is all the same."""
+    """``python -I`` is refused only with an editable install, because it would import this side's code."""
     command = CommandServer(("{python}", "-I", "-m", "package", "{port}"), root / "apps", "", interpreter.python)
     assert command.relocated(other).environment == {}
     interpreter.pth(str(root / "src"))
     for option in ("-I", "-sE"):
         with pytest.raises(NotInRevision, match=f"python {option} ignores PYTHONPATH"):
             replace(command, argv=("{python}", option, *command.argv[2:])).relocated(other)
-    assert replace(command, argv=("{python}", *command.argv[2:])).relocated(other).environment != {}
+    there = replace(command, argv=("{python}", *command.argv[2:])).relocated(other)
+    assert there.environment == {"PYTHONPATH": str(moved(other, "src"))}
 
 
 def test_the_interpreter_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
