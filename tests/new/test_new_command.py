@@ -206,12 +206,10 @@ def test_an_answer_that_changes_is_not_expected(project: Path, capfd: pytest.Cap
 
 
 def test_a_server_that_fails_leaves_the_log_that_its_error_names(
-    project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The whole log can be read afterwards; without an error the command leaves no temporary file."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    temporary = Path(tempfile.gettempdir())
     assert main(["--", "python", "web.py", "--port={port}", "--fail"]) == 2
     (folder,) = temporary.iterdir()
     log = folder / "server.log"

@@ -470,6 +470,11 @@ exec {python} "$@"
 """
 """Stands for an interpreter that can install from the network; what it runs is real."""
 
+COMMENTS = (
+    "def test_it(): open(__import__('os').environ['RUNNER_TEMP'] + '/gpuserve/comment.md', 'w').write('the comment')"
+)
+"""Stands for a test that measures, after which pytest writes the comment."""
+
 Gate = tuple[int, str, dict[str, str]]
 
 
@@ -517,9 +522,7 @@ def gate(tmp_path: Path) -> Callable[..., Gate]:
 
 def test_a_green_gate_leaves_its_results_outside_of_the_checkout(gate: Callable[..., Gate], tmp_path: Path) -> None:
     """Results are in the folder that becomes the artifact, not in the checkout; pip gets each word."""
-    comment_file = tmp_path / "temp" / "gpuserve" / "comment.md"
-    test = f"def test_it(): open({str(comment_file)!r}, 'w').write('the comment')"
-    status, said, outputs = gate(test, install="pytest-gpuserve[mosec,report] -r requirements.txt")
+    status, said, outputs = gate(COMMENTS, install="pytest-gpuserve[mosec,report] -r requirements.txt")
     assert (status, outputs["outcome"]) == (0, "passed"), said
     assert Path(outputs["folder"]) == tmp_path / "temp" / "gpuserve"
     assert "junit.xml" in {path.name for path in Path(outputs["folder"]).iterdir()}
@@ -535,9 +538,7 @@ def test_a_green_gate_leaves_its_results_outside_of_the_checkout(gate: Callable[
 @pytest.mark.parametrize(("on_failure", "expected"), [("fail", 1), ("warn", 0)])
 def test_a_red_gate_fails_or_warns(gate: Callable[..., Gate], tmp_path: Path, on_failure: str, expected: int) -> None:
     """Either way the outcome says that it failed, and the page of the run shows the comment."""
-    comment_file = tmp_path / "temp" / "gpuserve" / "comment.md"
-    test = f"def test_it(): open({str(comment_file)!r}, 'w').write('the comment'); assert False"
-    status, said, outputs = gate(test, **{"on-failure": on_failure})
+    status, said, outputs = gate(f"{COMMENTS}; assert False", **{"on-failure": on_failure})
     assert (status, outputs["outcome"]) == (expected, "failed"), said
     assert (tmp_path / "summary").read_text() == "the comment"
     assert ("::warning " in said) is (on_failure == "warn")
