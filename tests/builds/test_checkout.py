@@ -97,7 +97,7 @@ def test_staged_hidden_and_unknown_changes_are_dirty(root: Path) -> None:
 
 @pytest.mark.parametrize("flag", ["--skip-worktree", "--assume-unchanged"])
 def test_a_change_that_git_is_told_to_overlook_counts(root: Path, flag: str) -> None:
-    """A server runs the file as it is, so kept rounds of the commit's file are not its own."""
+    """A file that git is told to overlook makes the checkout dirty if it changes, because the server runs it."""
     before = read(root)
     git(root, "update-index", flag, "suites/app.py", "baselines/cpu/test_y.json")
     edit(root, "baselines/cpu/test_y.json")

@@ -88,7 +88,7 @@ def test_odd_links_are_linked(root: Path) -> None:
 
 
 def test_a_base_without_its_ignored_files_is_not_made(root: Path) -> None:
-    """If git does not list them, the base would run with other settings."""
+    """If git cannot list the files of the checkout, making the base is an error, instead of a base without settings."""
     (root / ".git" / "index").write_bytes(b"damage")
     with pytest.raises(GpuserveError, match=r"could not list the files of the checkout[\s\S]*index"):
         linked(root)

@@ -154,7 +154,7 @@ def test_a_host_of_another_speed_is_not_screened(world: World, reading: float | 
 def test_one_recorded_session_does_not_show_how_much_answers_vary(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two starts of streams are not screened, and the reason asks for a second session."""
+    """Two recorded starts of streams are not screened, because they are too few to compare lengths of answers."""
     monkeypatch.setattr(world_module, "window_at", lambda cost: streamed(window_at(cost)))
     policy = world.policy
     assert world.record(record_sessions=1)
@@ -172,7 +172,7 @@ def test_one_recorded_session_does_not_show_how_much_answers_vary(
     },
 )
 def test_on_a_shared_host_stored_numbers_claim_nothing(world: World, now: Build, metric: str, verdict: Verdict) -> None:
-    """Others make a build slower, so that a PASS stands. A server that waits for requests batches better."""
+    """Beside other work only a PASS of throughput stands: that work slows a build, but can enlarge its batches."""
     world.start_noise = 0.003
     world.recorded()
     world.alone, world.foreign_cores = now, 1.5

@@ -318,7 +318,11 @@ class Talkative(ScriptedPairing):
 
 @pytest.mark.parametrize(
     ("silent", "kind"),
-    [*((each, ReasonKind.UNLIKE_WORK) for each in ((), ARMS)), *(((arm,), ReasonKind.WORK_UNKNOWN) for arm in ARMS)],
+    [
+        ((), ReasonKind.UNLIKE_WORK),
+        (ARMS, ReasonKind.UNLIKE_WORK),
+        *(((arm,), ReasonKind.WORK_UNKNOWN) for arm in ARMS),
+    ],
 )
 def test_longer_answers_are_another_work(silent: tuple[str, ...], kind: ReasonKind) -> None:
     """Longer answers, or lengths that one side hides, make all metrics but the cold start INVALID."""
@@ -485,7 +489,7 @@ def test_a_cold_start_is_not_judged_by_servers_that_started_at_the_same_time() -
 
 
 def test_a_claim_about_one_build_is_not_remembered(history: KeptFolder) -> None:
-    """Its cause is outside git, and may be gone in the next run, which has to measure again."""
+    """A claim about one build is forgotten, because its cause, outside git, may be gone in the next run."""
     first = a_comparison(ScriptedPairing(Build(0.35)), history=history)
     first.left_out = ()
     while (judged := look(first)).verdict is Verdict.INCONCLUSIVE:

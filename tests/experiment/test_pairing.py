@@ -332,7 +332,7 @@ def test_other_failures_are_failures(stage: Stage, arm: Arm, words: str) -> None
 
 @either_way
 def test_ctrl_c_leaves_neither_servers_nor_a_part_of_a_round(stage: Stage, *, alone: bool) -> None:
-    """It goes on to pytest; the rounds before it stay."""
+    """Ctrl-C reaches pytest, all servers have ended, and only the rounds before it stay."""
     both = stage.pair(alone=alone)
     both.measure(BLOCKS)
 

@@ -138,7 +138,7 @@ def test_only_the_time_that_ticks_cover_counts_and_once() -> None:
     totals = total([tick(0, 0, 3 * NS, requests=5), tick(1, NS, 2 * NS, requests=2)])
     assert (totals.requests, totals.nanoseconds, totals.end_ns) == (7, 3 * NS, 3 * NS)
     later = tick(2, 3 * NS, 4 * NS, oldest_ns=5)
-    # Nothing is no window of unknown values.
+    # An empty window adds nothing, and makes nothing unknown.
     assert Window() + tick(0, good=1, sending_ns=2, receiving_ns=3) == tick(0, good=1, sending_ns=2, receiving_ns=3)
     # However they are put together; the end is that of the last one.
     assert Window() + totals + later == total([tick(0, 0, 3 * NS, requests=5), tick(1, NS, 2 * NS, requests=2), later])

@@ -91,7 +91,7 @@ def test_the_starts_of_a_module_are_those_of_its_slowest_decision(sweep: Project
 
 
 def test_laps_need_no_debugger_of_pytest(sweep: Project) -> None:
-    """Without its plugin, pytest has no option ``--pdb``."""
+    """Laps are measured also without pytest's debugging plugin, which has the option ``--pdb``."""
     sweep.run("--against=HEAD", "-p", "no:debugging").assert_outcomes(passed=3)
 
 

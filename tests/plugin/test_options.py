@@ -91,7 +91,7 @@ def test_a_mistake_is_exit_4(project: Project) -> None:
 
 
 def test_an_unknown_users_home_is_a_plain_name(pytester: pytest.Pytester) -> None:
-    """As in a shell, a name such as ``~nobody_here`` without a user is kept; it is no fault of pytest's."""
+    """As in a shell, ``~nobody_here`` is the name of a folder if no such user exists."""
     settings = read_settings(pytester.parseconfig("--baseline-dir=~nobody_here/x"))
     assert settings.baseline_dir == pytester.path / "~nobody_here" / "x"
 

@@ -129,7 +129,7 @@ def test_asserted_at_the_end(late):
 
 
 def test_a_failed_comparison_is_found_in_a_method_of_unittest_and_after_a_function(project: Project) -> None:
-    """One without `assert` fails a method of `unittest.TestCase`; after a test's end any is an error."""
+    """A failed comparison without `assert` fails a method of `unittest.TestCase`; after a test's end it is an error."""
     project.test_file.write_text(SERVER + UNNOTICED)
     result = project.run()
     result.assert_outcomes(failed=1, passed=2, errors=2)

@@ -126,7 +126,7 @@ def test_secrets_of_a_server_are_in_no_baseline_and_no_traceback() -> None:
 
 
 def test_a_variable_of_another_encoding_counts() -> None:
-    """A path whose bytes are no characters of this locale is part of the workload too."""
+    """A variable whose bytes are not valid in this locale is part of the workload too."""
     kinds = [FACTORY.command(COMMAND, env={"WEIGHTS": os.fsdecode(path)}).kind for path in (b"/d\xe4ta", b"/d\xe5ta")]
     assert kinds[0].workload() != kinds[1].workload()
 

@@ -16,7 +16,7 @@ from tests.plugin.conftest import REPOSITORY
     "text", [WITH_VLLM, (REPOSITORY / "suites" / "README.md").read_text(encoding="utf-8")], ids=["reason", "readme"]
 )
 def test_the_command_for_vllm_selects_its_tests(text: str) -> None:
-    """The command selects a test, both that of the skipped test's reason and that of the suites' README."""
+    """The commands for vLLM, in the reason of a skip and in the suites' README, select its tests."""
     (arguments,) = re.findall(r"pytest (suites/llm/.*)", text)
     argv = [sys.executable, "-m", "pytest", "-n0", "-q", "--collect-only", *arguments.split()]
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
